@@ -3,9 +3,7 @@
 import csv
 import json
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +13,11 @@ import numpy as np
 from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from torch import Tensor
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 EXTRA = '"kgfast[data]"'  # argument of pip install for all formats of data
 _SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
-# Spreadsheets compute cells that begin with these signs, wide ones too, also after characters that
-# they do not show.
-_FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 
 
 def needed(package: str, what: str, install: str = "") -> Any:
@@ -52,25 +46,25 @@ def score_column(scores: "Tensor") -> np.ndarray:
     return column
 
 
-def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -> Path:
-    """Write a table with its index to a Parquet file, whole or not at all."""
-    needed("pyarrow", what)
-    return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
-
-
 def write_lines(lines: Iterable[str], path: Path) -> None:
     """Write lines as UTF-8, whatever the encoding of the machine."""
     with path.open("w", newline="", encoding="utf-8") as file:
         file.writelines(lines)
 
 
-def write_columns(
-    columns: Columns, path: str | os.PathLike[str], *, safe_cells: bool = False
-) -> Path:
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Check, before the work, that :func:`write_columns` can write such a file."""
+    suffix = Path(path).suffix
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"{path}: must end in {', '.join(_SUFFIXES)}; got {suffix or 'no suffix'}")
+    if suffix == ".parquet":
+        needed("pyarrow", f"{path} (unlike .csv and .tsv)")
+
+
+def write_columns(columns: Columns, path: str | os.PathLike[str]) -> Path:
     """Write columns of one length as ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``.
 
-    Names with a tab are quoted in ``.tsv``; ``.jsonl`` holds an object a line. ``safe_cells``: see
-    :meth:`kgfast.Facts.to_csv`.
+    Names with a tab are quoted in ``.tsv``; ``.jsonl`` holds an object a line.
 
     Examples
     --------
@@ -80,48 +74,24 @@ def write_columns(
     ...     path.read_text().splitlines()
     ['head,score', 'ann,0.1']
     """
-    write = _writer(Path(path), safe_cells)
-    return write_whole(path, lambda beside: write(columns, beside))
+    check_suffix(path)
+    return write_whole(path, lambda beside: _write(columns, beside))
 
 
-def check_suffix(path: str | os.PathLike[str], *, safe_cells: bool = False) -> None:
-    """Check, before the work, that :func:`write_columns` can write such a file."""
-    _writer(Path(path), safe_cells)
-
-
-def _writer(path: Path, safe_cells: bool) -> Callable[[Columns, Path], None]:
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise ValueError(f"{path}: must end in {', '.join(_SUFFIXES)}; got {suffix or 'no suffix'}")
-    if suffix in (".jsonl", ".parquet"):
-        if safe_cells:
-            holds = "JSON holds" if suffix == ".jsonl" else "Parquet holds"
-            raise ValueError(f"{path}: safe cells are of .csv and .tsv; {holds} no formulas")
-        if suffix == ".jsonl":
-            return _write_json
-        needed("pyarrow", f"{path} (unlike .csv and .tsv)")
-        return _write_parquet
-    return partial(_write_text, "," if suffix == ".csv" else "\t", safe_cells)
-
-
-def _write_text(delimiter: str, safe_cells: bool, columns: Columns, path: Path) -> None:
-    # Another separator than ours splits no text that is quoted.
-    quoting: Any = csv.QUOTE_NONNUMERIC if safe_cells else csv.QUOTE_MINIMAL
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
-        writer.writerow(columns)
-        # Numbers of an array are as short as their type allows.
-        rows = zip(*(list(column) for column in columns.values()), strict=True)
-        writer.writerows(map(_safe, rows) if safe_cells else rows)
-
-
-def _safe(row: Sequence[Any]) -> list[Any]:
-    """Mark text that a spreadsheet would compute as text."""
-    return [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in row]
-
-
-def _write_json(columns: Columns, path: Path) -> None:
-    write_lines((json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns)), path)
+def _write(columns: Columns, path: Path) -> None:
+    if path.suffix == ".parquet":
+        table = import_module("pyarrow").table(dict(columns))
+        import_module("pyarrow.parquet").write_table(table, path)
+    elif path.suffix == ".jsonl":
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns))
+        write_lines(lines, path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            delimiter = "," if path.suffix == ".csv" else "\t"
+            writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+            writer.writerow(columns)
+            # Numbers of an array are as short as their type allows.
+            writer.writerows(zip(*(list(column) for column in columns.values()), strict=True))
 
 
 def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
@@ -134,8 +104,3 @@ def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
     """
     values = [it.tolist() if isinstance(it, np.ndarray) else it for it in columns.values()]
     return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
-
-
-def _write_parquet(columns: Columns, path: Path) -> None:
-    table = import_module("pyarrow").table(dict(columns))
-    import_module("pyarrow.parquet").write_table(table, path)

@@ -5,25 +5,18 @@ import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 WIDTH = 80  # columns of a table of text
-_GAP = 2
+_LEAST_LABEL = 20  # columns of a label of a wide table
 _MOST_SAID = 200  # characters of a library's error message
-_LABEL = 36  # characters of a label; longer labels cost columns
 # Characters C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate
 # pairs.
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def text_table(
-    names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], least: Sequence[str] = ()
-) -> str:
-    """Return rows of a label and cells, at most 80 columns wide.
-
-    Long labels push out the columns named in ``least``, the least important first; a line below
-    names these columns. Labels that are still too long lose their middle.
+def text_table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return rows of a label and cells; labels that are too long for a screen lose their middle.
 
     Examples
     --------
@@ -32,54 +25,16 @@ def text_table(
     head  0.5000  2.0
     tail  1.0000  1.0
     """
-    names = [escaped(name) for name in names]
-    rows = [(escaped(label), cells) for label, cells in rows]
-    widths = {
-        name: max(len(name), *(len(cells[place]) for _, cells in rows))
-        for place, name in enumerate(names)
-    }
-    longest = max(len(label) for label, _ in rows)
-    left_out: list[str] = []
-    for name in least:
-        if min(longest, _LABEL) <= _room(widths):
-            break
-        if widths.pop(name, None) is not None:
-            left_out.append(name)
-    room = min(longest, max(8, _room(widths)))
-    lines = [" " * room + "".join(f"{name:>{width + _GAP}}" for name, width in widths.items())]
-    for label, cells in rows:
-        shown = dict(zip(names, cells, strict=True))
-        line = "".join(f"{shown[name]:>{width + _GAP}}" for name, width in widths.items())
-        lines.append(f"{shortened(label, room):<{room}}{line}")
-    if left_out:
-        lines.append(f"(metrics() has {', '.join(left_out)} too)")
-    return "\n".join(lines)
-
-
-def _room(widths: dict[str, int]) -> int:
-    return WIDTH - sum(width + _GAP for width in widths.values())
-
-
-def html_table(
-    title: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], note: str = ""
-) -> str:
-    """Return the table in full, for ``_repr_html_``; everything is escaped."""
-    head = "".join(f"<th>{_html(name)}</th>" for name in names)
-    body = "".join(
-        f'<tr><th style="text-align: left">{_html(label)}</th>'
-        + "".join(f"<td>{_html(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for label, cells in rows
+    table = [("", [escaped(name) for name in names]), *rows]
+    columns = zip(*(cells for _, cells in table), strict=True)
+    widths = [2 + max(map(len, column)) for column in columns]
+    longest = max(len(escaped(label)) for label, _ in table)
+    room = min(longest, max(_LEAST_LABEL, WIDTH - sum(widths)))
+    return "\n".join(
+        f"{shortened(label, room):<{room}}"
+        + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        for label, cells in table
     )
-    below = f"<p>{_html(note)}</p>" if note else ""
-    return (
-        f"<p>{_html(title)}</p><table><thead><tr><th></th>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{below}"
-    )
-
-
-def _html(text: str) -> str:
-    return escape(escaped(text))
 
 
 def escaped(text: str, kept: str = "") -> str:
@@ -116,28 +71,20 @@ def shortened(text: str, width: int) -> str:
 class _Shown(reprlib.Repr):
     """Repr of bounded length."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.limit = limit
-        self.maxlevel = 4
-        self.maxlong = 40
+    limit = 60
+    maxlevel = 4
 
-    def repr_str(self, x: str, level: int) -> str:
-        return _quoted(x, self.limit)
+    def repr_str(self, x: Any, level: int) -> str:
+        if len(x) <= self.limit:
+            return repr(x)
+        what = "characters" if isinstance(x, str) else "bytes"
+        return f"{x[: self.limit]!r}... ({len(x):,} {what})"
 
-    def repr_bytes(self, x: bytes, level: int) -> str:
-        return _quoted(x, self.limit)
+    repr_bytes = repr_str
 
     def repr_int(self, x: int, level: int) -> str:
         # Python refuses to print integers of more than 4,300 digits.
         return super().repr_int(x, level) if x.bit_length() < 1000 else "a huge integer"
-
-
-def _quoted(value: str | bytes, limit: int) -> str:
-    if len(value) <= limit:
-        return repr(value)
-    what = "characters" if isinstance(value, str) else "bytes"
-    return f"{value[:limit]!r}... ({len(value):,} {what})"
 
 
 def shown(value: Any, limit: int = 60) -> str:
@@ -150,10 +97,12 @@ def shown(value: Any, limit: int = 60) -> str:
     >>> shown("a" * 1000, limit=5)
     "'aaaaa'... (1,000 characters)"
     """
-    if isinstance(value, str | bytes):
-        return _quoted(value, limit)
-    text = _Shown(limit).repr(value)
-    return text if len(text) <= limit + 20 else f"{text[:limit]}..."
+    showing = _Shown()
+    showing.limit = limit
+    text = showing.repr(value)
+    if isinstance(value, str | bytes) or len(text) <= limit + 20:
+        return text
+    return f"{text[:limit]}..."
 
 
 @contextmanager

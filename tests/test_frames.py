@@ -10,7 +10,7 @@ import torch
 
 from kgfast import TransE, Triples, Vocabulary, top_facts, topk
 from kgfast.eval.ranks import Ranks
-from kgfast.frames import needed
+from kgfast.frames import needed, write_columns
 
 TRIPLES = torch.tensor([[0, 0, 1], [1, 0, 0]])
 NAMED = Triples(TRIPLES, entities=Vocabulary(["Ä <b>", "b"]), relations=Vocabulary(["r"]))
@@ -28,52 +28,7 @@ def test_a_frame_has_a_row_for_each_triple_and_side():
     assert frame["head"].tolist() == ["Ä <b>", "Ä <b>", "b", "b"]
     assert frame["side"].tolist() == ["head", "tail"] * 2
     assert frame["optimistic"].tolist() == [1, 2, 3, 1]
-    assert frame["width"].tolist() == [0, 1, 2, 0]
     assert ranks()._part(slice(0)).to_frame().shape == (0, len(frame.columns))
-
-
-def test_parquet(tmp_path):
-    pytest.importorskip("pyarrow")
-    import pandas as pd
-
-    own = ranks(NAMED)
-    path = own.to_parquet(tmp_path / "ranks.parquet")
-    pd.testing.assert_frame_equal(pd.read_parquet(path), own.to_frame())
-    assert [it.name for it in tmp_path.iterdir()] == ["ranks.parquet"]
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "ranks.parquet"
-    path.write_text("before")
-
-    def fail(frame, beside, **kwargs):
-        beside.write_text("half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr("pandas.DataFrame.to_parquet", fail)
-    with pytest.raises(OSError, match="no space left"):
-        ranks().to_parquet(path)
-    assert [it.name for it in tmp_path.iterdir()] == ["ranks.parquet"]
-    assert path.read_text() == "before"
-    monkeypatch.undo()
-    with pytest.raises(OSError, match="gone"):
-        ranks().to_parquet(tmp_path / "gone" / "ranks.parquet")
-
-
-@pytest.mark.parametrize(
-    ("package", "method", "message"),
-    [
-        ("pandas", "to_frame", r"Ranks.to_frame\(\) needs pandas: pip install pandas"),
-        ("pyarrow", "to_parquet", r"Ranks.to_parquet\(\) needs pyarrow: pip install pyarrow"),
-    ],
-)
-def test_what_ranks_lack_is_named(monkeypatch, tmp_path, package, method, message):
-    monkeypatch.setitem(sys.modules, package, None)
-    arguments = [tmp_path / "ranks.parquet"] if method == "to_parquet" else []
-    with pytest.raises(ImportError, match=message):
-        getattr(ranks(), method)(*arguments)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["Facts", "Predictions"])
@@ -91,7 +46,7 @@ def test_names_beyond_ascii_are_written_as_they_are(tmp_path, suffix):
     model, names = TransE(torch.zeros(2, 2), torch.zeros(1, 2)), ("Łódź \U0001f409", "日本\u2028")
     found = topk(model, heads=0, relations=0, k=2).named((names, ["está en"]))
     pd = pytest.importorskip("pandas")
-    path = (found.to_parquet if suffix == "parquet" else found.to_csv)(tmp_path / f"a.{suffix}")
+    path = write_columns(found.columns(), tmp_path / f"a.{suffix}")
     raw = path.read_bytes()
     if suffix == "jsonl":
         rows = [json.loads(line) for line in raw.splitlines()]

@@ -1,8 +1,7 @@
-"""Results on a screen of 80 columns, in a notebook, and while one waits."""
+"""Results on a screen of 80 columns."""
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 import torch
@@ -11,43 +10,7 @@ import kgfast
 from kgfast import Predictions, Triples, Vocabulary, rank, topk
 from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import GroupedRanks
-from kgfast.text import WIDTH, escaped, html_table, shortened, text_table
-
-METRICS = {
-    "mrr": 0.25,
-    "mr": 123456.7,
-    "median_rank": 123456.5,
-    "hits@1": 0.1,
-    "hits@3": 0.2,
-    "hits@10": 0.3,
-    "amr": 1.0123,
-    "amri": -0.0123,
-}
-
-
-class Cells(HTMLParser):
-    """The cells of a table, row by row; what is not closed in order is an error."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.open: list[str] = []
-        self.feed(html)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open[-1] in ("td", "th"):
-            self.rows[-1][-1] += data
+from kgfast.text import WIDTH, escaped, shortened
 
 
 def model(entities=30, relations=3):
@@ -72,20 +35,10 @@ def widest(value):
 
 def test_ranks_fit_a_screen_of_80_columns():
     assert widest(rank(model(), some())) <= WIDTH
-    large = table_of({name: METRICS for name in ("head", "tail", "both")})
-    assert max(map(len, large.splitlines())) <= WIDTH
-    assert large.split()[:3] == ["mrr", "mr", "median"]
-    assert "amri" in large.splitlines()[0]
-
-
-@pytest.mark.parametrize("label", ["1", "1-1", "/people/person/place_of_birth", "x" * 200])
-def test_groups_fit_a_screen_and_say_what_is_left_out(label):
-    lines = table_of({label: {"count": 123456.0} | METRICS}).splitlines()
+    large = {"mrr": 0.25, "mr": 123456.7, "median_rank": 123456.5, "hits@1": 0.1, "amri": -0.0123}
+    lines = table_of(dict.fromkeys(("head", "x" * 200), large)).splitlines()
     assert max(map(len, lines)) <= WIDTH
-    assert lines[1].startswith(label[:8])
-    for name in METRICS:
-        shown = name.replace("_rank", "")
-        assert any(re.search(rf"(^|[ (]){shown}([ ,]|$)", line) for line in lines)
+    assert lines[0].split() == ["mrr", "mr", "median", "hits@1", "amri"]
 
 
 def test_a_dict_of_ranks_prints_as_one_table():
@@ -97,30 +50,8 @@ def test_a_dict_of_ranks_prints_as_one_table():
     assert [line.split()[0] for line in lines[2:4]] == ["2", "4"]
     assert f"{found[2].mrr:.4f}" in lines[2]
     assert widest(found) <= WIDTH
-    assert Cells(found._repr_html_()).rows[1][0] == "2"
     assert found.metrics()[4]["mrr"] == found[4].mrr
     assert repr(GroupedRanks("dim", {})) == "No ranks"
-    assert "No ranks" in GroupedRanks("dim", {})._repr_html_()
-
-
-def test_ranks_as_html():
-    ranks = rank(model(), some(), known=kgfast.KnownTriples(some()))
-    rows = Cells(ranks._repr_html_()).rows
-    assert rows[0][1:] == ["mrr", "mr", "median", "hits@1", "hits@3", "hits@10", "amr", "amri"]
-    assert [row[0] for row in rows[1:]] == ["head", "tail", "both"]
-    assert rows[3][1] == f"{ranks.mrr:.4f}"
-    assert "Ranks of 12 triples, filtered, realistic" in ranks._repr_html_()
-
-
-def test_names_are_whole_and_escaped_in_html():
-    relations = long_names("relation", 3)
-    triples = Triples(some(), entities=long_names("entity", 30), relations=relations)
-    groups = rank(model(), triples).by("relation")
-    assert widest(groups) <= WIDTH
-    html = groups._repr_html_()
-    assert [row[0] for row in Cells(html).rows[1:]] == list(groups)
-    assert "<name>" not in html
-    assert "&lt;name&gt;" in html
 
 
 CONTROLS = ["\0", "\a", "\b", "\t", "\n", "\r", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u202e"]
@@ -129,7 +60,6 @@ CONTROLS += ["\u2066", "\ud800"]
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_control_characters_of_names_are_shown_escaped(control):
-    """Reprs and HTML; what a result holds are the names as they are."""
     evil = f"a{control}[2Jb"
     names = [Vocabulary([f"{evil}{i}" for i in range(count)]) for count in (30, 3)]
     triples = Triples(some(), entities=names[0], relations=names[1])
@@ -138,9 +68,8 @@ def test_control_characters_of_names_are_shown_escaped(control):
     facts = kgfast.top_facts(model(), k=3, heads=range(3), vocabulary=names)
     same = kgfast.compare(ranks, ranks, names=(evil, "b"), samples=10)
     for found in (ranks.by("relation"), top, facts, same):
-        for text in (repr(found), getattr(found, "_repr_html_", found.__repr__)()):
-            assert control not in text.replace("\n", "")
-            assert f"\\u{ord(control):04x}[2Jb" in text
+        assert control not in repr(found).replace("\n", "")
+        assert f"\\u{ord(control):04x}[2Jb" in repr(found)
     assert all(len(line.splitlines()) == 1 for line in repr(top).split("\n"))
     assert control not in repr(names[0])
     assert control in top[0][0][0]
@@ -178,8 +107,3 @@ def test_predictions_that_run_out_of_answers():
 def test_shortened():
     assert shortened("abc", 3) == "abc"
     assert [len(shortened("x" * 50, width)) for width in (5, 6, 49)] == [5, 6, 49]
-
-
-def test_tables_of_one_column():
-    assert text_table(["a"], [("b", ["c"])]) == "   a\nb  c"
-    assert Cells(html_table("<t>", ["a"], [])).rows == [["", "a"]]

@@ -136,14 +136,12 @@ def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequ
     return table.row_count
 
 
-def check_out(out: Path | None, *, safe_cells: bool) -> None:
-    """Check the options of a file of answers before any answer is computed."""
+def check_out(out: Path | None) -> None:
+    """Check the file of answers before any answer is computed."""
     from kgfast.frames import check_suffix
 
     if out is not None:
-        check_suffix(out, safe_cells=safe_cells)
-    elif safe_cells:
-        raise ValueError("--safe-cells goes with --out")
+        check_suffix(out)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

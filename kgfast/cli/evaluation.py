@@ -75,10 +75,12 @@ def evaluate(
                 "--partial": partial,
             },
         )
+        from kgfast.eval.classification import class_table
+
         loaded = load(run, checkpoint, data, set, trust=trust)
         found = loaded.classify(_folder_of(loaded, data))
         say(f"by the {_which(run, checkpoint, loaded)}")
-        say(repr(found.by_relation() if per_relation else found))
+        say(class_table(found.by_relation()) if per_relation else repr(found))
         return
     from kgfast.graph import KnownTriples
     from kgfast.models.base import SIDES

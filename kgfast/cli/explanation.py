@@ -53,7 +53,6 @@ def explain(
     ] = None,
     as_json: flags.AsJson = False,
     out: flags.Out = None,
-    safe_cells: flags.SafeCells = False,
     trust: flags.Trust = False,
 ) -> None:
     """Show training triples for and against a triple (TracIn)."""
@@ -64,7 +63,7 @@ def explain(
     from kgfast.training.loading import names_of_run
     from kgfast.training.saved import holds_tables
 
-    check_out(out, safe_cells=safe_cells)
+    check_out(out)
     if holds_tables(run):
         raise ValueError(f"{run} holds tables, not a run: the training is unknown")
     folder = RunFolder(run)
@@ -95,7 +94,7 @@ def explain(
     columns = found.columns(own)
     del columns["test"]
     if out is not None:
-        say(str(write_columns(columns, out, safe_cells=safe_cells)))
+        say(str(write_columns(columns, out)))
         return
     if as_json:
         for row in zip(*columns.values(), strict=True):

@@ -56,12 +56,6 @@ Trust = Annotated[
     typer.Option("--trust", help="Run the Python code of a model or a loss that the run names."),
 ]
 Names = list[str] | None
-SafeCells = Annotated[
-    bool,
-    typer.Option(
-        "--safe-cells", help="Write .csv and .tsv for spreadsheets: no name is a formula."
-    ),
-]
 Memory = Annotated[
     str | None,
     typer.Option(

@@ -94,7 +94,6 @@ def predict(
     ] = None,
     as_json: flags.AsJson = False,
     out: flags.Out = None,
-    safe_cells: flags.SafeCells = False,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -109,7 +108,7 @@ def predict(
     """Predict tails, heads or relations, or the best facts of all."""
     from kgfast.frames import write_columns
 
-    check_out(out, safe_cells=safe_cells)
+    check_out(out)
     if known and include_known:
         raise ValueError("give --known or --include-known, not both")
     if every:
@@ -160,7 +159,7 @@ def predict(
     if options["known"] is None and not include_known:
         say_that_no_data_were_found()
     if out is not None:
-        say(str(write_columns(columns, out, safe_cells=safe_cells)))
+        say(str(write_columns(columns, out)))
     else:
         _print(columns, as_json)
 

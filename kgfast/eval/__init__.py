@@ -1,13 +1,13 @@
 """Ranking, prediction and neighbours: ``rank()``, ``topk()``, and others, with their results."""
 
+from kgfast.eval.answers import AnswersAbove, Facts, Neighbours, Predictions
 from kgfast.eval.classification import Classification, ClassMetrics, classify
 from kgfast.eval.comparison import compare
-from kgfast.eval.facts import Facts, top_facts
+from kgfast.eval.facts import top_facts
 from kgfast.eval.index import Index
 from kgfast.eval.intervals import Interval
-from kgfast.eval.neighbour_search import Neighbours, neighbours
+from kgfast.eval.neighbour_search import neighbours
 from kgfast.eval.prediction import above, topk
-from kgfast.eval.predictions import AnswersAbove, Predictions
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType

@@ -1,315 +1,428 @@
-"""The job of topk(): the best answers to queries; and what other searches share with it."""
+"""Results of searches: facts, and answers to queries, with names, as text and as tables."""
 
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import (
-    Allowed,
-    ListedIds,
-    candidates_of_sides,
-    checked_ids_of,
-    digest_of,
-)
-from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
-from kgfast.eval.preparation import check_known, check_names, checked_batch_size
-from kgfast.eval.queries import CPU, Queries, moved
-from kgfast.eval.sources import CandidateSource, Crops, crops_of
-from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
+from kgfast.frames import needed, score_column
+from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names
 from kgfast.models.base import Side
-from kgfast.ops.differentiable import full_precision
-from kgfast.ops.topk import check_k
-from kgfast.storage import digest
+from kgfast.text import WIDTH, shortened
 
-_NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-
-class AskedQueries(NamedTuple):
-    """Queries as arguments of :func:`kgfast.topk`: ids, or names of a vocabulary."""
-
-    heads: IdsLike | None
-    relations: IdsLike | None
-    tails: IdsLike | None
-    vocabulary: VocabularyLike | None
+Metric = Literal["cosine", "dot", "l1", "l2"]
+_NAME = 17  # columns of a name in a repr: a query and an answer fit a line
 
 
-class Search(Job):
-    """Checked arguments of one prediction, and the results of its passes.
+class SearchResult(ABC):
+    """Rows with names and scores, which print as lines and make a table."""
 
-    ``anchors`` and ``others`` are int64 ``[B]``, and ``argument`` is the name of the argument that
-    gave the anchors.
-    """
-
-    def __init__(
-        self, model: Any, given: AskedQueries, allowed: Allowed, dims: int | None, batch_size: Any
-    ) -> None:
-        self.model, self.known, self.names = model, allowed.known, (None, None)
-        if self.known is not None:
-            check_known(self.known)
-        if given.vocabulary is not None:
-            self.names = names_of(given.vocabulary)
-            check_names(self.names, model)
-        side, self.argument, self.anchors, self.others = _queries_given(model, given, self.names)
-        count = len(self.anchors)
-        self.batch_size = checked_batch_size(batch_size, model, count)
-        self.has_batch_size = batch_size is not None
-        candidates = None
-        if allowed.candidate_ids is not None:
-            candidates = candidates_of_sides(
-                allowed.candidate_ids, (side,), count, model, self.names
-            )[side]
-        crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
-        self.section = JobSection(side, crops, candidates)
-        self.sides, self.sections = (side,), [self.section]
-        self.results: list[Any] = []
-        self._shares: Any = None
-
-    @property
-    def num_queries(self) -> int:
-        return len(self.anchors)
+    scores: Tensor
+    _vocabularies: Names
+    _shown = 5  # rows of a repr
 
     @abstractmethod
-    def collected(self) -> Sequence[Tensor]:
-        """Return the results of all queries."""
+    def __len__(self) -> int: ...
 
-    def asked(self, device: torch.device) -> tuple[Tensor, Tensor, Side]:
-        """Return anchors, others and the predicted side, for a result."""
-        return self.anchors.to(device), self.others.to(device), self.section.side
+    @abstractmethod
+    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        """Return the column of queries, columns of ids, and columns of numbers."""
 
-    @property
-    def facts(self) -> dict[str, str]:
-        section = self.section
-        return {
-            "vocabularies": names_in_words(self.names),
-            "queries": f"{len(self.anchors):,} {digest(section.side, self.anchors, self.others)}",
-            "candidate_ids": digest_of(section.given),
-            "the crop": str(section.crops),
-        }
+    @abstractmethod
+    def _title(self) -> str: ...
 
-    def query_in_words(self, row: int) -> str:
-        """Return a query in words, for messages."""
-        what = "tail" if self.section.side == "relation" else "relation"
-        anchor, other = int(self.anchors[row]), int(self.others[row])
-        return f"{self.argument}[{row}] = {anchor} with {what} {other}"
+    @abstractmethod
+    def _line(self, row: int) -> str: ...
 
-    def words(self, queries: Queries, place: int) -> str:
-        """Name a query that is not finite."""
-        return (
-            f"{self.query_in_words(int(queries.rows[place]))}: the query holds a NaN or an "
-            "infinity, from the embeddings of the entity or relation or from the filters on them"
-        )
+    def __repr__(self) -> str:
+        lines = [self._line(row) for row in range(min(len(self), self._shown))]
+        return "\n".join([self._title(), *lines, *["..."] * (len(self) > self._shown)])
 
-    def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
-        """Make all queries; in order of relations if each relation has candidates."""
-        rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
-        if isinstance(section.given, TypeConstraints):
-            rows = self.others.cpu().argsort(stable=True)
-        return (self.some(section, rows, home),)
+    def named(self, vocabulary: VocabularyLike | None) -> Self:
+        """Return the result with names, which the repr and tables then show.
 
-    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
-        anchors, others = self.anchors, self.others
-        if len(rows) < len(anchors) or isinstance(section.given, TypeConstraints):
-            anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
-        if home != anchors.device:
-            anchors, others = moved(anchors, home), moved(others, home)
-        return Queries(section.side, rows, anchors, others, self.words)
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples
+            Names of entities and relations; each may be None.
+        """
+        found = copy.copy(self)
+        found._vocabularies = names_of(vocabulary)
+        return found
 
-    def put(self, result: SoFar) -> None:
-        self.results.append(result)
+    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
+        """Return columns of all rows: query, ids or names, rank, score, and labels of names.
 
-    def join(self, shares: Any) -> None:
-        self._shares = shares if self.section.side != "relation" else None
+        Facts have no query and no rank. ``vocabulary`` takes the place of the names of the result.
+        """
+        names = self._vocabularies if vocabulary is None else names_of(vocabulary)
+        queries, ids, numbers = self._columns()
+        named, labels = named_columns(ids, names)
+        return {**queries, **named, **numbers, **labels}
+
+    def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
+        """Return :meth:`columns` as a pandas DataFrame, best first; the index is the query.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        pd = needed("pandas", f"{type(self).__name__}.to_frame()")
+        columns = self.columns(vocabulary)
+        query = columns.pop("query", None)
+        index = None if query is None else pd.Index(query, name="query", dtype="int64")
+        frame: DataFrame = pd.DataFrame(columns, index=index)
+        return frame
 
 
-class BestSoFar(SoFar):
-    """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
+class Facts(SearchResult):
+    """Triples from best to worst, and scores.
 
-    Scores are float64 until the end and merged exactly; one block of all candidates needs no
-    merging, so the sweep rounds the scores. ``dtype`` is the dtype of the rounded scores.
+    Attributes
+    ----------
+    triples : Tensor
+        int64 ``[k, 3]``, (h, r, t).
+    scores : Tensor
+        ``[k]``: canonical scores rounded once to float32; float64 for float64 tables. Facts are
+        ordered by the scores before rounding, then by the lowest (h, r, t).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import Vocabulary
+    >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
+    >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
+    1 fact
+    (cat, eats, mouse)  -0.5
     """
 
+    _shown = 10
+
     def __init__(
-        self, section: JobSection, queries: Queries, source: CandidateSource, k: int
+        self, triples: Tensor, scores: Tensor, *, vocabulary: VocabularyLike | None = None
     ) -> None:
-        self.section, self.queries, self.source, self.k = section, queries, source, k
-        self.dtype = torch.float32
-        shape, home = (len(queries.rows), k), source.home
-        room = shape
-        if source.is_whole:  # the answers of the one block replace these
-            home, room = CPU, (1, 1)
-        self.scores = torch.full(room, -torch.inf, dtype=torch.float64, device=home).expand(shape)
-        self.ids = torch.full(room, -1, dtype=torch.int64, device=home).expand(shape)
+        self.triples, self.scores = triples, scores
+        self._vocabularies = names_of(vocabulary)
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        ids = dict(zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True))
+        return {}, ids, {"score": score_column(self.scores)}
+
+    def _title(self) -> str:
+        return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
+
+    def _line(self, row: int) -> str:
+        triple = _triple(*self.triples[row].tolist(), self._vocabularies)
+        return f"{triple}  {_score_text(float(self.scores[row]))}"
+
+
+class Answers(SearchResult):
+    """Answers to each of B queries, in ``tensors`` that are attributes."""
+
+    tensors: tuple[str, ...]
+    ids: Tensor
+
+    @abstractmethod
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Return ids and scores of the answers to a query."""
+
+    @abstractmethod
+    def _question(self, row: int) -> str: ...
+
+    @abstractmethod
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        """Return the columns of answers ``ids`` and their queries."""
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._of(lambda values: values.to(device))
+
+    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
+        found = copy.copy(self)
+        for name in self.tensors:
+            setattr(found, name, some(getattr(self, name)))
+        return found
 
     @property
-    def state(self) -> list[Tensor]:
-        """Scores, ids, and a flag for float64 queries."""
-        is_double = self.dtype == torch.float64
-        flag = torch.tensor([is_double], dtype=torch.int64, device=CPU)
-        return [self.scores.cpu().double().contiguous(), self.ids.cpu().contiguous(), flag]
+    def _names_of_answers(self) -> Vocabulary | None:
+        return self._vocabularies[0]
 
-    def restore(self, state: list[Tensor]) -> None:
-        self.scores, self.ids = state[0].to(self.source.home), state[1].to(self.source.home)
-        self.dtype = torch.float64 if int(state[2]) else torch.float32
+    def _pairs(self, row: int) -> list[tuple[Any, float]]:
+        """Return the (answer, score) pairs of a query."""
+        ids, scores = self._row(row)
+        names = self._names_of_answers
+        listed = ids.tolist() if names is None else names.names_of(ids)
+        return list(zip(listed, scores.tolist(), strict=True))
 
-    def begin(self) -> None:
-        """Make queries float64 where blocks are merged, so that the sweep rounds no score."""
-        queries = self.queries
-        if queries.vectors is None:
-            return
-        queries.vectors = full_precision(queries.vectors)
-        self.dtype = queries.vectors.dtype
-        if not self.source.is_whole:
-            queries.vectors = queries.vectors.double()
+    def _line(self, row: int) -> str:
+        ids, scores = (values.tolist() for values in self._row(row))
+        answers = [
+            f"{_text(id, self._names_of_answers)} {_score_text(score)}"
+            for id, score in zip(ids[: self._shown], scores, strict=False)
+        ]
+        line = question = self._question(row)
+        for count in range(1, len(answers) + 1):
+            dots = ", ..." if count < len(ids) else ""
+            longer = f"{question}  {', '.join(answers[:count])}{dots}"
+            if count > 1 and len(longer) > WIDTH:
+                break
+            line = longer
+        return line
 
-    def take(self, block: Any) -> None:
-        found = self.source.best(self.queries, block, self.k)
-        if found is None:
-            return
-        scores, ids = found
-        if self.source.is_whole:
-            self.scores, self.ids = scores, ids
-            return
-        if self.queries.vectors is None and scores.dtype == torch.float64:
-            self.dtype = torch.float64
-        scores, ids = scores.to(self.scores.device, torch.float64), ids.to(self.ids.device)
-        self._keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
 
-    def _keep(self, scores: Tensor, ids: Tensor) -> None:
-        """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
-        order = best_first(scores, ids)[:, : self.k]
-        self.scores.copy_(scores.gather(1, order))
-        self.ids.copy_(ids.gather(1, order))
-        self.scores.masked_fill_(self.ids < 0, -torch.inf)
+class _OfTriples(Answers):
+    """Answers to queries (h, r, ?), (?, r, t) or (h, ?, t)."""
 
-    def join(self, shares: Any) -> None:
-        scores, ids = (torch.cat(shares.gather(it), 1) for it in (self.scores, self.ids))
-        by_id = ids.argsort(dim=1, stable=True)
-        self._keep(scores.gather(1, by_id), ids.gather(1, by_id))
+    def __init__(
+        self, anchors: Tensor, others: Tensor, side: Side, vocabulary: VocabularyLike | None
+    ) -> None:
+        self.anchors, self._others, self.side = anchors, others, side
+        self._vocabularies = names_of(vocabulary)
 
     @property
-    def may_lack(self) -> bool:
-        """True if a query may have fewer than k answers."""
-        queries, source = self.queries, self.source
-        candidates = source.num_candidates if queries.ids is None else len(queries.ids)
-        known = 0 if queries.known is None else len(queries.known.indices)
-        return queries.lists is not None or self.k > candidates - known
+    def heads(self) -> Tensor | None:
+        """Heads of the queries; None where heads are predicted."""
+        return None if self.side == "head" else self.anchors
+
+    @property
+    def relations(self) -> Tensor | None:
+        """Relations of the queries; None where relations are predicted."""
+        return None if self.side == "relation" else self._others
+
+    @property
+    def tails(self) -> Tensor | None:
+        """Tails of the queries; None where tails are predicted."""
+        return {"head": self.anchors, "relation": self._others}.get(self.side)
+
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
+        return {name: ids if own is None else own[query] for name, own in queries.items()}
+
+    @property
+    def _names_of_answers(self) -> Vocabulary | None:
+        return self._vocabularies[1 if self.side == "relation" else 0]
+
+    def _question(self, row: int) -> str:
+        ids = (self.heads, self.relations, self.tails)
+        return _triple(*(None if own is None else int(own[row]) for own in ids), self._vocabularies)
+
+    def _kind(self) -> str:
+        return f"{len(self):,} {self.side} {'query' if len(self) == 1 else 'queries'}"
 
 
-class BestSearch(Search):
-    """Search for the best ``k`` answers to each query; ``pad`` fills missing ones."""
+class _Best(Answers):
+    """Best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
 
-    name = "topk"
+    @property
+    def k(self) -> int:
+        """Number of answers to each query."""
+        return self.ids.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the (answer, score) pairs of one query, or the answers to some queries."""
+        if isinstance(index, int):
+            return self._pairs(index)
+        return self._of(lambda values: values[index])
+
+    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        is_answer = self.ids >= 0
+        query, place = is_answer.nonzero(as_tuple=True)
+        numbers = {"rank": (place + 1).tolist(), "score": score_column(self.scores[is_answer])}
+        return {"query": query.tolist()}, self._ids_of(self.ids[is_answer], query), numbers
+
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        is_answer = self.ids[row] >= 0
+        return self.ids[row][is_answer], self.scores[row][is_answer]
+
+
+class Predictions(_OfTriples, _Best):
+    """Best ``k`` answers to each of B queries.
+
+    Attributes
+    ----------
+    scores : Tensor
+        ``[B, k]``, from best to worst; float32, float64 for float64 tables. -inf for missing
+        answers.
+    ids : Tensor
+        int64 ``[B, k]``, the entities (of side ``"relation"``, the relations) of these scores; -1
+        for missing answers.
+    heads, relations, tails : Tensor or None
+        int64 ``[B]``: the queries; None for the predicted side.
+    anchors : Tensor
+        int64 ``[B]``: the heads, or the tails where heads are predicted.
+    side : {"head", "relation", "tail"}
+        The predicted side.
+
+    Examples
+    --------
+    >>> import torch
+    >>> top = Predictions(torch.tensor([[0.0, -1.0]]), torch.tensor([[1, 0]]),
+    ...                   torch.tensor([0]), torch.tensor([0]), "tail")
+    >>> top[0]
+    [(1, 0.0), (0, -1.0)]
+    >>> from kgfast import Vocabulary
+    >>> top.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
+    Predictions of 1 tail query, k = 2
+    (cat, eats, ?)  mouse 0, cat -1
+    """
+
+    tensors = ("scores", "ids", "anchors", "_others")
 
     def __init__(
         self,
-        model: Any,
-        given: AskedQueries,
-        allowed: Allowed,
-        dims: int | None,
-        batch_size: Any,
-        k: int,
-        pad: bool = False,
+        scores: Tensor,
+        ids: Tensor,
+        anchors: Tensor,
+        others: Tensor,
+        side: Side,
+        *,
+        vocabulary: VocabularyLike | None = None,
     ) -> None:
-        super().__init__(model, given, allowed, dims, batch_size)
-        self.k, self.pad = k, pad
+        super().__init__(anchors, others, side, vocabulary)
+        self.scores, self.ids = scores, ids
 
-    @property
-    def facts(self) -> dict[str, str]:
-        return super().facts | {"k": str(self.k), "pad": str(bool(self.pad))}
-
-    @property
-    def result_bytes(self) -> int:
-        return 6 * 16 * self.k
-
-    def begin(self, source: CandidateSource) -> None:
-        is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
-        has_bound = len(self.anchors) and not self.pad and is_shared
-        check_k(self.k, source.num_candidates if has_bound else None)
-
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> BestSoFar:
-        return BestSoFar(section, queries, source, self.k)
-
-    def collected(self) -> tuple[Tensor, Tensor]:
-        """Return scores and ids of all queries, ``[B, k]``."""
-        results = self.results
-        scores, ids = results[0].scores, results[0].ids
-        is_double = results[0].dtype == torch.float64
-        if len(results) > 1:
-            scores = torch.cat([it.scores for it in results])
-            ids = torch.cat([it.ids for it in results])
-            is_double = any(it.dtype == torch.float64 for it in results)
-        shares = self._shares
-        if shares is not None or isinstance(self.section.given, TypeConstraints):
-            scores, ids = (self._placed(values) for values in (scores, ids))
-        # Without known answers and lists, k was compared with the number of candidates.
-        has_all = self.known is None and results[0].source.is_whole
-        is_shared = self.section.given is None or isinstance(self.section.given, Tensor)
-        if not (self.pad or (has_all and is_shared)):
-            for result in results:
-                if not result.source.is_whole or result.may_lack:
-                    self._check_full(ids)
-                    break
-        return scores.to(torch.float64 if is_double else torch.float32), ids
-
-    def _placed(self, values: Tensor) -> Tensor:
-        rows = torch.cat([it.queries.rows for it in self.results]).to(values.device)
-        room = values.new_zeros((len(self.anchors), self.k))
-        room[rows] = values
-        return room if self._shares is None else self._shares.filled_in(room)
-
-    def _check_full(self, ids: Tensor) -> None:
-        short = (ids[:, -1] < 0).nonzero()
-        if len(short):
-            row = int(short[0])
-            raise ValueError(
-                "k must be at most the number of candidates of each query: "
-                f"{self.query_in_words(row)} has {int((ids[row] >= 0).sum())}, k is {self.k} "
-                "(pad=True fills the rest with id -1)"
-            )
+    def _title(self) -> str:
+        return f"Predictions of {self._kind()}, k = {self.k:,}"
 
 
-def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst score; equal scores keep the given order."""
-    kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
-    by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
-        dim=1, descending=True, stable=True
-    )
-    return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
+class AnswersAbove(_OfTriples):
+    """All answers to each of B queries with scores that reach a threshold, as CSR.
+
+    Attributes
+    ----------
+    indptr : Tensor
+        int64 ``[B + 1]``: query i has the answers ``indptr[i] .. indptr[i + 1] - 1``.
+    ids : Tensor
+        int64 ``[nnz]``, ascending in each row: the entities (of side ``"relation"``, the relations)
+        of these scores.
+    scores : Tensor
+        ``[nnz]``; float32, float64 for float64 tables.
+    heads, relations, tails, anchors, side
+        The queries, as in :class:`Predictions`.
+
+    Examples
+    --------
+    >>> found = AnswersAbove(torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.ones(2),
+    ...                      torch.tensor([0, 3]), torch.tensor([0, 0]), "tail")
+    >>> found
+    2 answers to 2 tail queries
+    (0, 0, ?)  1 1, 4 1
+    (3, 0, ?)
+    >>> found[0]
+    [(1, 1.0), (4, 1.0)]
+    """
+
+    tensors = ("indptr", "ids", "scores", "anchors", "_others")
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        ids: Tensor,
+        scores: Tensor,
+        anchors: Tensor,
+        others: Tensor,
+        side: Side,
+        *,
+        vocabulary: VocabularyLike | None = None,
+    ) -> None:
+        super().__init__(anchors, others, side, vocabulary)
+        self.indptr, self.ids, self.scores = indptr, ids, scores
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def __getitem__(self, row: int) -> list[tuple[Any, float]]:
+        """Return the (answer, score) pairs of one query, ids ascending."""
+        return self._pairs(range(len(self))[row])
+
+    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        query = torch.repeat_interleave(self.indptr.diff(), output_size=len(self.ids))
+        numbers = {"score": score_column(self.scores)}
+        return {"query": query.tolist()}, self._ids_of(self.ids, query), numbers
+
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        own = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+        return self.ids[own], self.scores[own]
+
+    def _title(self) -> str:
+        answers = "answer" if len(self.ids) == 1 else "answers"
+        return f"{len(self.ids):,} {answers} to {self._kind()}"
 
 
-def _queries_given(
-    model: Any, given: AskedQueries, names: Names
-) -> tuple[Side, str, Tensor, Tensor]:
-    """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails, _ = given
-    side: Side = "head" if heads is None else "tail"
-    if relations is None:
-        if heads is None or tails is None:
-            raise ValueError(
-                "two of heads, relations and tails must be given; the third is predicted"
-            )
-        side = "relation"
-    elif (heads is None) == (tails is None):
-        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
-    name, values = ("tails", tails) if heads is None else ("heads", heads)
-    anchors = checked_ids_of(name, values, model.num_entities, names[0])
-    if side == "relation":
-        other = "tails"
-        others = checked_ids_of(other, tails, model.num_entities, names[0])
-    else:
-        other = "relations"
-        others = checked_ids_of(other, relations, model.num_relations, names[1])
-    anchors, others = anchors.reshape(-1), others.to(anchors.device).reshape(-1)
-    sizes = len(anchors), len(others)
-    if sizes[0] != sizes[1]:  # a single id goes with all others
-        if 1 not in sizes:
-            raise ValueError(
-                f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}"
-            )
-        length = sizes[1] if sizes[0] == 1 else sizes[0]
-        anchors, others = anchors.expand(length), others.expand(length)
-    return side, name, anchors, others
+class Neighbours(_Best):
+    """The ``k`` nearest entities to each of Q entities.
+
+    Attributes
+    ----------
+    scores : Tensor
+        ``[Q, k]``, from closest to farthest; float32, float64 for float64 tables.
+    ids : Tensor
+        int64 ``[Q, k]``, the entities of these scores.
+    entities : Tensor
+        int64 ``[Q]``, the entities that were given.
+    metric : {"cosine", "dot", "l1", "l2"}
+        Kind of the scores; higher is closer.
+
+    Examples
+    --------
+    >>> near = Neighbours(torch.tensor([[0.5]]), torch.tensor([[1]]), torch.tensor([0]), "cosine")
+    >>> near[0]
+    [(1, 0.5)]
+    >>> near.named((["cat", "mouse"], None))
+    Neighbours of 1 entity by cosine, k = 1
+    cat  mouse 0.5
+    """
+
+    tensors = ("scores", "ids", "entities")
+
+    def __init__(
+        self,
+        scores: Tensor,
+        ids: Tensor,
+        entities: Tensor,
+        metric: Metric,
+        *,
+        vocabulary: VocabularyLike | None = None,
+    ) -> None:
+        self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
+        self._vocabularies = names_of(vocabulary)
+
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        return {"entity": self.entities[query], "neighbour": ids}
+
+    def _question(self, row: int) -> str:
+        return _text(int(self.entities[row]), self._vocabularies[0])
+
+    def _title(self) -> str:
+        entities = "entity" if len(self) == 1 else "entities"
+        return f"Neighbours of {len(self):,} {entities} by {self.metric}, k = {self.k:,}"
+
+
+def _score_text(score: float) -> str:
+    return f"{score + 0.0:.4g}"  # adding 0.0 drops the sign of a zero
+
+
+def _triple(head: int | None, relation: int | None, tail: int | None, names: Names) -> str:
+    entities, relations = names
+    columns = (head, entities), (relation, relations), (tail, entities)
+    return f"({', '.join('?' if id is None else _text(id, own) for id, own in columns)})"
+
+
+def _text(id: int, names: Vocabulary | None) -> str:
+    """Return an id, or its name with its label, cut to the width of a name, or twice of a label."""
+    if names is None:
+        return str(id)
+    return shortened(names.text(id), 2 * _NAME if names.labels else _NAME)

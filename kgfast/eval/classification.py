@@ -1,7 +1,8 @@
 """classify(): triple classification, by thresholds that are chosen on validation triples."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike
 from kgfast.graph.named import with_names
 from kgfast.graph.triples import as_triples_tensor
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.text import html_table, text_table
+from kgfast.text import text_table
 
 Examples = tuple[TriplesLike, TriplesLike]
 
@@ -35,19 +36,6 @@ class ClassMetrics(NamedTuple):
     precision: float
     recall: float
     f1: float
-
-
-class ClassTable(dict[str | int, ClassMetrics]):
-    """Qualities by the name or id of a relation; prints as a table."""
-
-    def _cells(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
-        return list(ClassMetrics._fields), [
-            (str(name), [f"{row.triples:,}", *(f"{value:.4f}" for value in row[1:])])
-            for name, row in self.items()
-        ]
-
-    def __repr__(self) -> str:
-        return text_table(*self._cells()) if self else "No test triples"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,27 +71,30 @@ class Classification:
     predicted: Tensor
     relation_names: Vocabulary | None = None
 
-    def by_relation(self) -> ClassTable:
+    def by_relation(self) -> dict[str | int, ClassMetrics]:
         """Return the quality of each relation with test triples, by name or id."""
-        names, found = self.relation_names, ClassTable()
-        for relation in self.relations.unique().tolist():
-            own = self.relations == relation
-            name = relation if names is None else names.name(relation)
-            found[name] = _metrics(self.is_true[own], self.predicted[own])
-        return found
-
-    def _table(self) -> ClassTable:
-        return ClassTable(valid=self.valid, test=self.test)
-
-    def _title(self) -> str:
-        own = int((~self.thresholds.isnan()).sum())
-        return f"Classification by a threshold for each of {own:,} relations"
+        names = self.relation_names
+        return {
+            id if names is None else names.name(id): _metrics(
+                self.is_true[own], self.predicted[own]
+            )
+            for id in self.relations.unique().tolist()
+            for own in [self.relations == id]
+        }
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{self._table()!r}"
+        count = int((~self.thresholds.isnan()).sum())
+        title = f"Classification by a threshold for each of {count:,} relations"
+        return f"{title}\n{class_table({'valid': self.valid, 'test': self.test})}"
 
-    def _repr_html_(self) -> str:
-        return html_table(self._title(), *self._table()._cells())
+
+def class_table(rows: Mapping[Any, ClassMetrics]) -> str:
+    """Return the quality of classes as a table of text."""
+    cells = [
+        (str(name), [f"{row.triples:,}", *(f"{value:.4f}" for value in row[1:])])
+        for name, row in rows.items()
+    ]
+    return text_table(ClassMetrics._fields, cells)
 
 
 def classify(
@@ -154,66 +145,42 @@ def classify(
     >>> found.test.accuracy, found.predicted.tolist()
     (1.0, [True, False, False])
     """
-    names, columns = None, {}
+    names, scored = None, {}
     for argument, pair in (("valid", valid), ("test", test)):
-        parts, own = _checked(model, argument, pair, vocabulary)
-        names = own or names
-        columns[argument] = _scored(model, parts, dims)
-    thresholds, shared = _thresholds(*columns["valid"], model.num_relations)
-    chosen = thresholds.nan_to_num(nan=shared)
-    metrics, predicted = {}, {}
-    for argument, (relations, scores, is_true) in columns.items():
-        predicted[argument] = scores.double() >= chosen[relations]
-        metrics[argument] = _metrics(is_true, predicted[argument])
-    return Classification(
-        thresholds,
-        shared,
-        metrics["valid"],
-        metrics["test"],
-        *columns["test"],
-        predicted["test"],
-        names,
-    )
-
-
-def _checked(
-    model: RankableModel | BlockScorer,
-    argument: str,
-    pair: Examples,
-    vocabulary: VocabularyLike | None,
-) -> tuple[list[Tensor], Vocabulary | None]:
-    """Return true and false triples, int64 ``[T, 3]`` each, and the names of relations."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(
-            f"{argument} must be a pair of true triples and false triples; got "
-            f"{type(pair).__name__}"
-        )
-    parts, names = [], None
-    for kind, triples in zip(("true", "false"), pair, strict=True):
-        try:
-            ids, own = with_names(triples, vocabulary)
-            check_names(own, model)
-            parts.append(
-                as_triples_tensor(
-                    ids, num_entities=model.num_entities, num_relations=model.num_relations
-                )
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(
+                f"{argument} must be a pair of true triples and false triples; got "
+                f"{type(pair).__name__}"
             )
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{argument}, {kind} triples: {error}") from None
-        names = own[1] or names
-        if argument == "valid" and not len(parts[-1]):
-            raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
-    return parts, names
+        parts = []
+        for kind, triples in zip(("true", "false"), pair, strict=True):
+            try:
+                ids, own = with_names(triples, vocabulary)
+                check_names(own, model)
+                sizes = model.num_entities, model.num_relations
+                hrt = as_triples_tensor(ids, num_entities=sizes[0], num_relations=sizes[1])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{argument}, {kind} triples: {error}") from None
+            names = own[1] or names
+            if argument == "valid" and not len(hrt):
+                raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
+            parts.append(hrt)
+        scored[argument] = _scored(model, *parts, dims)
+    thresholds, shared = _thresholds(*scored["valid"], model.num_relations)
+    chosen = thresholds.nan_to_num(nan=shared)
+    predicted = {name: scores.double() >= chosen[ids] for name, (ids, scores, _) in scored.items()}
+    quality = [_metrics(scored[name][2], predicted[name]) for name in ("valid", "test")]
+    return Classification(thresholds, shared, *quality, *scored["test"], predicted["test"], names)
 
 
 def _scored(
-    model: RankableModel | BlockScorer, parts: list[Tensor], dims: int | None
+    model: RankableModel | BlockScorer, true: Tensor, false: Tensor, dims: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    hrt = torch.cat(parts)
-    is_true = torch.arange(len(hrt), dtype=torch.int64, device="cpu") < len(parts[0])
-    if not len(hrt):
-        return hrt[:, 1].cpu(), torch.empty(0, dtype=torch.float32, device="cpu"), is_true
-    heads, relations, tails = hrt.T
+    """Return relations, scores and classes of triples, ``[T]`` each, on the CPU."""
+    heads, relations, tails = torch.cat([true, false]).T
+    is_true = torch.arange(len(heads), dtype=torch.int64, device="cpu") < len(true)
+    if not len(heads):
+        return relations.cpu(), torch.empty(0, dtype=torch.float32, device="cpu"), is_true
     found = topk(
         model, heads=heads, relations=relations, k=1, candidate_ids=tails[:, None], dims=dims
     )

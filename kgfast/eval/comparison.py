@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.eval.intervals import check_draws, drawn_means, percentiles, statistics
+from kgfast.eval.intervals import check_bootstrap, draws, means_of, percentiles, shares_of
 from kgfast.eval.metrics import HITS, cell, metric_named, metrics_with
 from kgfast.eval.ranks import Ranks, RankType
-from kgfast.text import escaped, html_table, text_table
+from kgfast.text import escaped, text_table
 
 _SIGNS = 1 << 16  # signs that are drawn at once
 
@@ -49,29 +49,20 @@ class Comparison(dict[str, Difference]):
         self.better, self.equal, self.worse = counts
         self.confidence, self.names = confidence, names
 
-    def _cells(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    def __repr__(self) -> str:
         a, b = self.names
-        columns = [a, b, f"{b} - {a}", f"{self.confidence:.0%} interval", "p"]
-        rows = []
-        for name, it in self.items():
-            digits = metric_named(name).decimals
-            change, low, high = (f"{part:+,.{digits}f}" for part in it[2:5])
-            plain = cell(name, it.a), cell(name, it.b)
-            rows.append((name, [*plain, change, f"[{low}, {high}]", f"{it.p_value:.4f}"]))
-        return columns, rows
-
-    def _title(self) -> str:
-        a, b = self.names
-        return (
+        title = escaped(
             f"{b} against {a}: of {self.better + self.equal + self.worse:,} ranks "
             f"{self.better:,} better, {self.worse:,} worse, {self.equal:,} the same"
         )
-
-    def __repr__(self) -> str:
-        return f"{escaped(self._title())}\n{text_table(*self._cells())}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self._title(), *self._cells())
+        rows = []
+        for name, row in self.items():
+            digits = metric_named(name).decimals
+            change, low, high = (f"{value:+,.{digits}f}" for value in row[2:5])
+            cells = cell(name, row.a), cell(name, row.b), change, f"[{low}, {high}]"
+            rows.append((name, [*cells, f"{row.p_value:.4f}"]))
+        columns = [a, b, f"{b} - {a}", f"{self.confidence:.0%} interval", "p"]
+        return f"{title}\n{text_table(columns, rows)}"
 
 
 def compare(
@@ -131,23 +122,23 @@ def compare(
     True
     """
     _check_same(a, b)
-    check_draws(confidence, samples)
+    check_bootstrap(confidence, samples)
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
     metrics = [metric for metric in metrics_with(hits) if metric.share is not None]
-    shares = statistics(a, rank_type, metrics), statistics(b, rank_type, metrics)
+    cells = [ranks._cells(rank_type) for ranks in (a, b)]
+    shares = [shares_of(own, metrics) for own in cells]
     difference = shares[1] - shares[0]  # [T, M]
-    bounds = percentiles(drawn_means(difference, samples, seed), confidence)
+    drawn = [means_of(ids, difference) for ids in draws(len(a), samples, seed)]
+    bounds = percentiles(torch.cat(drawn), confidence)
     p_values = _randomisation(difference, samples, seed)
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
-    found = {
-        metric.name: Difference(*values)
-        for metric, values in zip(metrics, torch.stack(columns, 1).tolist(), strict=True)
-    }
-    change = b._cells(rank_type) - a._cells(rank_type)
+    rows = torch.stack(columns, 1).tolist()
+    differences = {it.name: Difference(*row) for it, row in zip(metrics, rows, strict=True)}
+    change = cells[1] - cells[0]
     counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())
-    return Comparison(found, counts, confidence, names)
+    return Comparison(differences, counts, confidence, names)
 
 
 def _check_same(a: Ranks, b: Ranks) -> None:
@@ -158,33 +149,15 @@ def _check_same(a: Ranks, b: Ranks) -> None:
         raise ValueError(f"a has the sides {', '.join(a.sides)}, b {', '.join(b.sides)}")
     if len(a) != len(b):
         raise ValueError(f"a has {len(a):,} triples, b {len(b):,}: rank the same ones with both")
-    if not len(a):
-        raise ValueError("there are no triples to compare")
-    ours, theirs = a.triples.cpu(), b.triples.cpu()
-    if row := _first_other(ours, theirs):
-        same = torch.equal(_sorted(ours), _sorted(theirs))
-        order = ", which are the same in another order" if same else ""
-        raise ValueError(
-            f"a and b are ranks of other triples{order}: triple {row - 1} is "
-            f"{tuple(ours[row - 1].tolist())} in a and {tuple(theirs[row - 1].tolist())} in b"
-        )
-    if row := _first_other(a.num_candidates.cpu(), b.num_candidates.cpu()):
-        counts = [ranks.num_candidates[row - 1].tolist() for ranks in (a, b)]
-        raise ValueError(
-            f"triple {row - 1} was ranked among {counts[0]} candidates in a and {counts[1]} in b: "
-            f"give both the same known= and candidate_ids="
-        )
-
-
-def _first_other(a: Tensor, b: Tensor) -> int:
-    """Return the number of the first row that differs, counted from 1; 0 if none does."""
-    rows = (a != b).any(1).nonzero()
-    return int(rows[0]) + 1 if len(rows) else 0
-
-
-def _sorted(triples: Tensor) -> Tensor:
-    distinct: Tensor = torch.unique(triples, dim=0)
-    return distinct
+    for what, name in (("triple", "triples"), ("number of candidates", "num_candidates")):
+        one, other = (getattr(ranks, name).cpu() for ranks in (a, b))
+        differs = (one != other).any(1).nonzero()
+        if len(differs):
+            row = int(differs[0])
+            raise ValueError(
+                f"row {row}: the {what} is {one[row].tolist()} in a, {other[row].tolist()} in b: "
+                "rank the same triples in the same order, with the same known= and candidate_ids="
+            )
 
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:

@@ -1,23 +1,44 @@
-"""top_facts(): the best new facts among all triples, or in a slice of all triples."""
+"""top_facts(): the best new facts among all triples, or in a slice of all triples.
+
+The search makes all (h, r) in ascending batches. The threshold is the ``k``-th best score so far
+and only rises. Where candidates are in memory, the search finds the best tail of each query, and
+more tails only while the last tail is above the threshold. For dot products, tails are divided into
+classes by norm. A query skips every class with a bound ``|q| max |c|`` below the threshold: for
+trained tables this skips nearly all classes.
+"""
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from kgfast.eval.answers import Facts
 from kgfast.eval.candidates import checked_ids_of
 from kgfast.eval.driver import Call
-from kgfast.eval.fact_search import FactSearch, Slice
+from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, check_rankable, checked_batch_size
-from kgfast.eval.written import Written, score_text, texts
-from kgfast.frames import score_column
+from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.sources import CandidateSource, InMemory
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
+from kgfast.graph.named import Names
+from kgfast.kernels.operands import Prepared
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
+from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
+from kgfast.storage import digest
 
-_NAME = 20  # columns of a name in a repr
+_ANSWERS = 1 << 20  # answers in memory at once: 16 MiB
+_DEEPER = 8  # factor by which a query's answers grow while the last one is above the threshold
+_ROUNDED = 1 + 1e-6  # more than the rounding error of a product of norms
+_ROWS = 1 << 14  # rows of a table that are widened at once
+_CLASSES, _SMALLEST = 16, 256  # number of classes by norm, and candidates of the smallest
+_SORTED = 1 << 21  # candidates with sorted norms: 32 MiB; more candidates are one class
+_WORTHWHILE = 0.5  # share of the pairs of a batch that classes have to skip
 
 
 def top_facts(
@@ -33,7 +54,7 @@ def top_facts(
     max_memory: int | str | None = None,
     partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
-) -> "Facts":
+) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.
 
     The score of a triple is the score of the tail for (h, r). Triples are streamed: memory stays
@@ -90,76 +111,233 @@ def top_facts(
     names = names_of(vocabulary)
     check_names(names, model)
     entities, own = (int(model.num_entities), names[0]), (int(model.num_relations), names[1])
-    given = Slice(
+    axes = (
         _axis("heads", heads, *entities),
         _axis("relations", relations, *own),
         None if tails is None else _axis("tails", tails, *entities),
     )
     call = Call(model, "searching", max_memory=max_memory, partial=partial, progress=progress)
-    search = FactSearch(call.model, given, known, k, checked_batch_size(batch_size, model), names)
+    search = FactSearch(call.model, axes, known, k, checked_batch_size(batch_size, model), names)
     call.run(search)
-    return Facts(*search.found, vocabulary=names)
+    return Facts(search.triples, search.scores.to(search.dtype), vocabulary=names)
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
     """Return the ascending ids of a slice; all ids for None."""
     if values is None:
-        return torch.arange(count, dtype=torch.int64, device="cpu")
+        return torch.arange(count, dtype=torch.int64, device=CPU)
     ids = checked_ids_of(name, values, count, names).reshape(-1).cpu()
     check_unique(name, ids)
     return ids.sort().values
 
 
-class Facts(Written):
-    """Triples from best to worst, and scores.
+@dataclass(frozen=True)
+class _Class:
+    """Candidates with upper bounds of norm and bias."""
 
-    Attributes
-    ----------
-    triples : Tensor
-        int64 ``[k, 3]``, (h, r, t).
-    scores : Tensor
-        ``[k]``: canonical scores rounded once to float32; float64 for float64 tables. Facts are
-        ordered by the scores before rounding, then by the lowest (h, r, t).
+    ids: Tensor | None = None  # ascending; None: all candidates
+    reach: float = torch.inf  # the largest norm
+    bias: float = 0.0  # the highest bias
 
-    Examples
-    --------
-    >>> import torch
-    >>> from kgfast import Vocabulary
-    >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
-    >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
-    1 fact
-    (cat, eats, mouse)  -0.5
+    def bounds(self, norms: Tensor) -> Tensor:
+        """Return upper bounds of the scores of queries with these norms, ``[B]``."""
+        return norms * (self.reach * _ROUNDED) + self.bias
+
+
+class FactSearch(Job):
+    """Search over ascending heads, relations and tails (all tails for None).
+
+    ``triples`` and ``scores`` are the best ``k`` so far, by score, then by the lowest (h, r, t).
     """
 
-    _shown = 10
+    name = "top_facts"
+    grows = True
+    has_batch_size = True
 
     def __init__(
-        self, triples: Tensor, scores: Tensor, *, vocabulary: VocabularyLike | None = None
+        self,
+        model: Any,
+        axes: tuple[Tensor, Tensor, Tensor | None],
+        known: KnownTriples | None,
+        k: int,
+        batch_size: int,
+        names: Names,
     ) -> None:
-        self.triples, self.scores = triples, scores
-        self._vocabularies = names_of(vocabulary)
+        self.model, self.known, self.names, self.batch_size = model, known, names, batch_size
+        self.heads, self.relations, self.tails = axes
+        self.k, self.dtype = k, torch.float32
+        self.scores = torch.empty(0, dtype=torch.float64, device=CPU)
+        self.triples = torch.empty((0, 3), dtype=torch.int64, device=CPU)
+        self.sides, self.sections = ("tail",), [JobSection("tail", {None: None}, self.tails)]
+        self.lost = -torch.inf  # score that earlier batches have k times
+        self.classes: list[_Class] = []
 
-    def __len__(self) -> int:
-        return len(self.triples)
+    @property
+    def num_queries(self) -> int:
+        return len(self.heads) * len(self.relations)
 
-    def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
-        """Return columns ``head``, ``relation``, ``tail`` of names or ids, and ``score``.
+    @property
+    def facts(self) -> dict[str, str]:
+        axes = digest(self.heads, self.relations, self.tails)
+        return {"vocabularies": names_in_words(self.names), "slice": axes, "k": str(self.k)}
 
-        Names with labels add columns ``head_label``, ``relation_label`` and ``tail_label``.
-        """
-        ids = dict(zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True))
-        return self._columns(vocabulary, ids, {"score": score_column(self.scores)})
+    @property
+    def result_bytes(self) -> int:
+        return 6 * 16 * self.k
 
-    def _title(self) -> str:
-        return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
+    def queries(self, section: JobSection, home: torch.device, size: int) -> Iterator[Queries]:
+        """Yield batches that ascend; within a batch, heads stand relation by relation."""
+        if not self.num_queries or (self.tails is not None and not len(self.tails)):
+            return
+        for heads in self.heads.split(max(1, size // len(self.relations))):
+            for relations in self.relations.split(size):
+                ids = heads.repeat(len(relations)), relations.repeat_interleave(len(heads))
+                yield _queries(*ids, home)
 
-    def _texts(self, row: int, width: int | None = None) -> tuple[str, str]:
-        """Return a triple and its score, names longer than ``width`` cut."""
-        entities, relations = self._vocabularies
-        names = entities, relations, entities
-        ids = self.triples[row].split(1)
-        triple = [texts(*it, width)[0] for it in zip(ids, names, strict=True)]
-        return f"({', '.join(triple)})", score_text(float(self.scores[row]))
+    def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
+        width = max(1, len(self.heads))
+        return _queries(self.heads[rows % width], self.relations[rows // width], home)
 
-    def _line(self, row: int) -> str:
-        return "  ".join(self._texts(row, _NAME))
+    def begin(self, source: CandidateSource) -> None:
+        """Split candidates into classes."""
+        if isinstance(source, InMemory) and not self.classes:
+            self.classes = _classes(source.prepared)
+
+    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> "FactsSoFar":
+        if len(self.scores) == self.k:
+            self.lost = self.worst
+        return FactsSoFar(section, queries, source, self)
+
+    def put(self, result: SoFar) -> None:
+        """Do nothing: results are added to the best facts at once."""
+
+    @property
+    def worst(self) -> float:
+        """Score of the last fact; -inf while there is room."""
+        return float(self.scores[-1]) if len(self.scores) == self.k else -torch.inf
+
+    def is_below(self, scores: Tensor) -> Tensor:
+        """Return a mask of scores that cannot be among the best; ties with earlier batches lose."""
+        below = scores < self.worst
+        return below | (scores <= self.lost) if self.lost > -torch.inf else below
+
+    def add(self, queries: Queries, scores: Tensor, tails: Tensor) -> None:
+        """Add answers ``[B, K]`` that are above the threshold; -1 is no answer."""
+        row, place = (~(self.is_below(scores) | scores.isnan()) & (tails >= 0)).nonzero().unbind(1)
+        if not len(row):
+            return
+        new = [queries.anchors[row], queries.others[row], tails[row, place]]
+        triples = torch.cat([self.triples, torch.stack(new, 1).cpu()])
+        scores = torch.cat([self.scores, scores[row, place].cpu()])
+        if len(scores) > self.k:  # facts below the k-th score need no order
+            near = scores >= scores.topk(self.k).values[-1]
+            scores, triples = scores[near], triples[near]
+        for column in (2, 1, 0):
+            order = triples[:, column].argsort(stable=True)
+            scores, triples = scores[order], triples[order]
+        order = scores.argsort(stable=True, descending=True)[: self.k]
+        self.scores, self.triples = scores[order], triples[order]
+
+
+class FactsSoFar(SoFar):
+    """Queries of a batch; answers above the threshold are added to the best facts."""
+
+    def __init__(
+        self, section: JobSection, queries: Queries, source: CandidateSource, search: FactSearch
+    ) -> None:
+        self.section, self.queries, self.source, self.search = section, queries, source, search
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Best facts, padded to ``k``, with their number and dtype."""
+        search, count = self.search, len(self.search.scores)
+        missing = search.k - count
+        facts = torch.tensor([count, search.dtype == torch.float64], dtype=torch.int64, device=CPU)
+        return [pad(search.scores, (0, missing)), pad(search.triples, (0, 0, 0, missing)), facts]
+
+    def restore(self, state: list[Tensor]) -> None:
+        count, is_double = state[2].tolist()
+        self.search.scores, self.search.triples = state[0][:count], state[1][:count]
+        self.search.dtype = torch.float64 if is_double else self.search.dtype
+
+    def begin(self) -> None:
+        """Make queries float64, so that the sweep rounds no score."""
+        if self.queries.vectors is not None:
+            vectors = full_precision(self.queries.vectors)
+            self.search.dtype, self.queries.vectors = vectors.dtype, vectors.double()
+
+    def take(self, block: Any) -> None:
+        search, source = self.search, self.source
+        if isinstance(source, InMemory):
+            vectors = self.queries.vectors
+            assert vectors is not None
+            norms = vectors.square().sum(1).sqrt()
+            for one in self._worthwhile(norms):
+                self._deepen(source, one, norms)
+            return
+        found = source.best(self.queries, block, min(search.k, source.num_candidates))
+        if found is None:
+            return
+        scores, ids = (values.to(source.home) for values in found)
+        if self.queries.vectors is None and scores.dtype == torch.float64:
+            search.dtype = torch.float64
+        search.add(self.queries, scores.double(), ids)
+
+    def _worthwhile(self, norms: Tensor) -> list[_Class]:
+        """Return the classes, or one class of all candidates if few pairs can be skipped."""
+        search = self.search
+        left = [(~search.is_below(one.bounds(norms))).double().mean() for one in search.classes]
+        if left and float(torch.stack(left).mean()) <= _WORTHWHILE:
+            return search.classes
+        return [_Class()]
+
+    def _deepen(self, source: InMemory, one: _Class, norms: Tensor) -> None:
+        search, pool = self.search, source.prepared
+        rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
+        most = min(search.k, pool.num_candidates if one.ids is None else len(one.ids))
+        done, depth = 0, min(1, most)
+        while len(rows) and depth > done:
+            deeper = []
+            for some in rows.split(max(1, _ANSWERS // depth)):
+                queries = self.queries.where(some)
+                queries.known = search.known_of(queries, source)
+                answers = source.best(replace(queries, ids=one.ids), pool, depth)
+                assert answers is not None
+                scores, ids = answers
+                search.add(queries, scores[:, done:], ids[:, done:])
+                goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0)
+                deeper.append(some[goes_on])
+            rows, done, depth = torch.cat(deeper), depth, min(_DEEPER * depth, most)
+
+
+def _queries(heads: Tensor, relations: Tensor, home: torch.device) -> Queries:
+    rows = torch.arange(len(heads), dtype=torch.int64, device=CPU)
+    return Queries("tail", rows, heads.to(home), relations.to(home), _words)
+
+
+def _words(queries: Queries, place: int) -> str:
+    """Name a query that is not finite."""
+    head, relation = int(queries.anchors[place]), int(queries.others[place])
+    return (
+        f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
+        "embeddings of the entity or relation or from the filters on them"
+    )
+
+
+def _classes(pool: Prepared) -> list[_Class]:
+    """Return classes of candidates by descending norm; none for scores other than dot."""
+    count = pool.num_candidates
+    if pool.score.name != "dot" or not count or count > _SORTED:
+        return []
+    ids = pool.sorted_ids
+    if ids is None:
+        ids = torch.arange(count, dtype=torch.int64, device=pool.table.device)
+    rows = (pool.table[few].double() for few in ids.split(_ROWS))
+    norms = torch.cat([few.square().sum(1).sqrt() for few in rows])
+    size = max(_SMALLEST, -(-count // _CLASSES))
+    classes = []
+    for order in norms.argsort(descending=True).split(size):
+        own = ids[order].sort().values
+        bias = 0.0 if pool.whole_bias is None else float(pool.whole_bias[own].double().max())
+        classes.append(_Class(own, float(norms[order].max()), bias))
+    return classes

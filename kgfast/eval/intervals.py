@@ -1,16 +1,10 @@
-"""Bootstrap intervals of metrics, over triples with all their ranks.
+"""Bootstrap of metrics, over triples with all their ranks.
 
 The sides of a triple are not independent, so a triple is drawn with all its sides (bootstrap of
 clusters). Intervals are percentiles (Efron and Tibshirani 1993, chapter 13). Draws depend on a seed
-alone.
-
-A metric of a sample follows from the number of draws of each distinct rank. Memory is 12 bytes per
-rank and 4 bytes per distinct rank; before that, metrics of the ranks themselves take 17 bytes per
-rank. All results are written into one tensor: small tensors between large temporary tensors would
-keep the C library from giving memory back.
+alone. Memory is some 100 bytes per triple, however many samples are drawn.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +18,7 @@ from kgfast.text import text_table
 if TYPE_CHECKING:
     from kgfast.eval.ranks import Ranks, RankType
 
-_DRAWN = 1 << 16  # triples that are drawn at once: arrays of 512 KiB
+_DRAWN = 1 << 16  # triples that are drawn at once
 
 
 class Interval(NamedTuple):
@@ -59,29 +53,28 @@ class Intervals(dict[str, Interval]):
 
 
 def intervals_of(
-    ranks: "Ranks", rank_type: "RankType", draws: tuple[float, int, int], hits: Sequence[int]
+    ranks: "Ranks", rank_type: "RankType", bootstrap: tuple[float, int, int], hits: Sequence[int]
 ) -> Intervals:
     """Compute the result of :meth:`kgfast.Ranks.intervals`.
 
-    ``draws`` are the confidence, the number of samples, and the seed.
+    ``bootstrap`` is the confidence, the number of samples, and the seed.
     """
-    confidence, samples, seed = draws
-    check_draws(confidence, samples)
+    confidence, samples, seed = bootstrap
+    check_bootstrap(confidence, samples)
     metrics, ranks = metrics_with(hits), ranks._ranked()
     values = ranks.metrics(rank_type, hits=hits)
-    if not len(ranks):
-        nan = float("nan")
-        return Intervals(dict.fromkeys(values, Interval(nan, nan, nan)), confidence, samples)
-    drawn = _metrics_of_draws(ranks, rank_type, samples, seed, metrics)
-    bounds = percentiles(drawn.T, confidence).tolist()
-    found = {
-        name: Interval(value, low, high)
-        for (name, value), (low, high) in zip(values.items(), bounds, strict=True)
+    bounds = [[float("nan")] * 2] * len(values)
+    if len(ranks):
+        drawn = _metrics_of_draws(ranks, rank_type, metrics, samples, seed)
+        bounds = percentiles(drawn, confidence).tolist()
+    intervals = {
+        name: Interval(value, *own)
+        for (name, value), own in zip(values.items(), bounds, strict=True)
     }
-    return Intervals(found, confidence, samples)
+    return Intervals(intervals, confidence, samples)
 
 
-def check_draws(confidence: float, samples: int) -> None:
+def check_bootstrap(confidence: float, samples: int) -> None:
     """Check the arguments of a bootstrap."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {confidence}")
@@ -89,126 +82,61 @@ def check_draws(confidence: float, samples: int) -> None:
         raise ValueError(f"samples must be at least 2; got {samples}")
 
 
-def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
-    """Return the mean rank of each triple under random scores, float64 ``[T]``."""
-    counts = ranks.num_candidates
-    if ids is not None:
-        counts = counts.index_select(0, ids.to(counts.device))
-    return (counts[:, ranks.pooled_columns].cpu().double() + 1).mean(1) / 2
-
-
-def statistics(ranks: "Ranks", rank_type: "RankType", metrics: Sequence[Metric]) -> Tensor:
-    """Return the share of every triple in metrics that are means, float64 ``[T, M]``."""
-    cells = ranks._cells(rank_type)
-    shares = [metric.share(cells).mean(1) for metric in metrics if metric.share is not None]
-    return torch.stack(shares, 1)
-
-
-def _metrics_of_draws(
-    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int, metrics: Sequence[Metric]
-) -> Tensor:
-    """Return metrics of each sample, float64 ``[M, samples]``."""
-    values, places = _distinct(ranks, rank_type)
-    # metrics, then the mean rank, and the mean rank of random scores
-    found = torch.zeros(len(metrics) + 2, samples, dtype=torch.float64, device="cpu")
-    for part, pieces in _chosen(len(ranks), samples, seed):
-        drawn = found[:, part]
-        size = part.stop - part.start
-        times = torch.zeros(size, len(values), dtype=places.dtype, device="cpu")
-        for ids in pieces:
-            drawn[-1] += expected_ranks(ranks, ids.view(-1)).view(size, -1).sum(1)
-            cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
-            times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
-        _add_metrics(drawn, values, times, places.numel(), metrics)
-        del times  # free before the next is made
-    found[-1] /= len(ranks)
-    for row, metric in enumerate(metrics):
-        if metric.adjusted is not None:
-            found[row] = metric.adjusted(found[-2], found[-1])
-    return found[:-2]
-
-
-def _add_metrics(
-    drawn: Tensor, values: Tensor, times: Tensor, count: int, metrics: Sequence[Metric]
-) -> None:
-    """Add metrics of samples, from how often each distinct rank was drawn, ``[part, V]``."""
-    for columns in _slices(len(values)):
-        own, often = values[columns], times[:, columns].double()
-        drawn[-2] += often @ own / count
-        for row, metric in enumerate(metrics):
-            if metric.share is not None:
-                drawn[row] += often @ metric.share(own) / count
-    middle = torch.tensor(
-        [[(count - 1) // 2, count // 2]] * len(times), dtype=times.dtype, device="cpu"
-    )
-    medians = values[torch.searchsorted(times.cumsum_(1), middle, right=True)].mean(1)
-    for row, metric in enumerate(metrics):
-        if metric.share is None and metric.adjusted is None:
-            drawn[row] += medians
-
-
-def drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
-    """Return the means of shares ``[T, M]`` over drawn triples, ``[samples, M]``."""
-    found = torch.empty(samples, shares.shape[1], dtype=torch.float64, device="cpu")
-    first = 0
-    for times in draws(len(shares), samples, seed):
-        found[first : first + len(times)] = times @ shares
-        first += len(times)
-    return found / len(shares)
-
-
-def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
-    """Return the distinct ranks, float64 ``[V]`` ascending, and the place of each, ``[T, S]``."""
-    ordered = ranks._cells(rank_type).numpy().ravel()
-    ordered.sort()  # in place, unlike np.unique
-    distinct, last = 0, math.nan
-    # in place: each distinct rank overwrites a place that was read
-    for part in _slices(ordered.size):
-        own = ordered[part]
-        own = own[np.append(own[:1] != last, own[1:] != own[:-1])]
-        last, end = ordered[part][-1], distinct + own.size
-        ordered[distinct:end], distinct = own, end
-    values = torch.from_numpy(ordered[:distinct])
-    shape = len(ranks), ordered.size // len(ranks)
-    dtype = torch.int32 if ordered.size < 1 << 31 else torch.int64  # also counts the draws of ranks
-    places = torch.empty(shape, dtype=dtype, device="cpu")
-    for rows in _slices(len(ranks)):
-        places[rows] = torch.searchsorted(values, ranks._part(rows)._cells(rank_type))
-    return values, places
-
-
 def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
-    """Yield how often each triple is drawn, float64 ``[part, T]``; a sample has T draws."""
-    for part, pieces in _chosen(total, samples, seed):
-        shape = part.stop - part.start, total
-        times = torch.zeros(shape, dtype=torch.float64, device="cpu")
-        for ids in pieces:
-            times.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
-        yield times
-
-
-def _chosen(total: int, samples: int, seed: int) -> Iterator[tuple[slice, Iterator[Tensor]]]:
-    """Yield the samples of a part, and the triples of each sample, ``[part, n]``, in pieces."""
+    """Yield the triples of some samples, int64 ``[n, T]``: a sample has T draws."""
     generator = torch.Generator("cpu").manual_seed(seed)
-
-    def pieces(size: int) -> Iterator[Tensor]:
-        for own in _slices(total):
-            shape = size, own.stop - own.start
-            yield torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
-
     at_once = max(1, _DRAWN // total)
     for first in range(0, samples, at_once):
-        part = slice(first, min(first + at_once, samples))
-        yield part, pieces(part.stop - part.start)
+        shape = min(at_once, samples - first), total
+        yield torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
 
 
-def _slices(count: int) -> Iterator[slice]:
-    for first in range(0, count, _DRAWN):
-        yield slice(first, min(first + _DRAWN, count))
+def means_of(drawn: Tensor, shares: Tensor) -> Tensor:
+    """Return the means of shares ``[T, M]`` over the triples of samples ``[n, T]``, ``[n, M]``."""
+    times = torch.zeros(drawn.shape, dtype=torch.float64, device="cpu")
+    one = torch.ones((), dtype=torch.float64, device="cpu")
+    return times.scatter_add_(1, drawn, one.expand_as(drawn)) @ shares / len(shares)
+
+
+def shares_of(cells: Tensor, metrics: Sequence[Metric]) -> Tensor:
+    """Return the shares of triples with ranks ``[T, C]`` in metrics that are means, ``[T, M]``."""
+    means = [metric.share for metric in metrics if metric.share is not None]
+    shares = torch.empty(len(cells), len(means), dtype=torch.float64, device="cpu")
+    for column, share in enumerate(means):
+        shares[:, column] = share(cells).mean(1)
+    return shares
 
 
 def percentiles(values: Tensor, confidence: float) -> Tensor:
-    """Return the bounds of the middle part of columns of ``[samples, M]``, ``[M, 2]``."""
+    """Return the bounds of the middle of each column of ``[samples, M]``, ``[M, 2]``."""
     outside = (1 - confidence) / 2
     bounds = torch.tensor([outside, 1 - outside], dtype=torch.float64, device="cpu")
     return values.quantile(bounds, dim=0).T
+
+
+def _metrics_of_draws(
+    ranks: "Ranks", rank_type: "RankType", metrics: Sequence[Metric], samples: int, seed: int
+) -> Tensor:
+    """Return metrics of each sample, float64 ``[samples, M]``."""
+    cells = ranks._cells(rank_type)
+    columns = [ranks.num_candidates[:, column] for column in ranks.pooled_columns]
+    shares = shares_of(cells, [*metrics, Metric("mr", torch.clone)])
+    by_chance = (sum(columns).cpu().double()[:, None] / len(columns) + 1) / 2
+    # one tensor: small ones between large ones would keep the C library from giving memory back
+    found = torch.empty(samples, len(metrics), dtype=torch.float64, device="cpu")
+    first = 0
+    for drawn in draws(len(cells), samples, seed):
+        *means, mean = means_of(drawn, shares).unbind(1)
+        (expected,) = means_of(drawn, by_chance).unbind(1)
+        rows = slice(first, first + len(drawn))
+        for column, metric in enumerate(metrics):
+            if metric.share is not None:
+                found[rows, column] = means.pop(0)
+            elif metric.adjusted is not None:
+                found[rows, column] = metric.adjusted(mean, expected)
+            else:
+                ranks_drawn = cells[drawn].flatten(1).numpy()
+                middle = np.median(ranks_drawn, axis=1, overwrite_input=True)
+                found[rows, column] = torch.from_numpy(middle)
+        first = rows.stop
+    return found

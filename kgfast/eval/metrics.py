@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.text import html_table, shown, text_table
+from kgfast.text import shown, text_table
 
 HITS = (1, 3, 10)  # k of the hits@k that metrics have by default
 _AT_ONCE = 1 << 16  # ranks with shares in memory
-
-_Rows = Mapping[Any, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,8 @@ def metrics_with(hits: Sequence[int] = HITS) -> list[Metric]:
     chosen = check_hits(hits)
     if chosen == HITS:
         return list(METRICS)
-    others = [it for it in METRICS if not it.name.startswith("hits@")]
-    place = next(i for i, it in enumerate(METRICS) if it.name.startswith("hits@"))
-    return [*others[:place], *map(hits_at, chosen), *others[place:]]
+    others = [metric for metric in METRICS if not metric.name.startswith("hits@")]
+    return [*others[:3], *map(hits_at, chosen), *others[3:]]
 
 
 def metric_named(name: str) -> Metric:
@@ -78,8 +75,7 @@ def metric_named(name: str) -> Metric:
             return metric
     if re.fullmatch(r"hits@[1-9]\d{0,8}", name):
         return hits_at(int(name.removeprefix("hits@")))
-    others = [it.name for it in METRICS if not it.name.startswith("hits@")]
-    names = ", ".join(others)
+    names = ", ".join(it.name for it in METRICS if not it.name.startswith("hits@"))
     raise ValueError(f"must be {names} or hits@K, such as hits@10; got {shown(name)}")
 
 
@@ -115,22 +111,14 @@ def values_of(metrics: Iterable[Metric], ranks: Tensor, random: Tensor) -> dict[
     return found
 
 
-def table_of(rows: _Rows) -> str:
-    """Return metrics as a table of text, at most 80 columns wide."""
-    return text_table(*_cells(rows), least=("amr", "median", "hits@3", "amri", "mr"))
-
-
-def html_of(title: str, rows: _Rows) -> str:
-    """Return metrics as a table of HTML with a title."""
-    return html_table(title, *_cells(rows))
-
-
-def _cells(rows: _Rows) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def table_of(rows: Mapping[Any, Mapping[str, float]]) -> str:
+    """Return metrics as a table of text."""
     names = list(next(iter(rows.values()), ()))
     titles = [name if name == "count" else metric_named(name).title or name for name in names]
-    return titles, [
-        (str(label), [cell(name, row[name]) for name in names]) for label, row in rows.items()
-    ]
+    return text_table(
+        titles,
+        [(str(label), [cell(name, row[name]) for name in names]) for label, row in rows.items()],
+    )
 
 
 def cell(name: str, value: float) -> str:

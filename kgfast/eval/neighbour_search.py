@@ -1,19 +1,19 @@
 """neighbours(): the entities with rows closest to the rows of given entities."""
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.answers import AskedQueries, BestSearch
+from kgfast.eval.answers import Metric, Neighbours
 from kgfast.eval.candidates import Allowed, checked_ids_of
 from kgfast.eval.driver import Call
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_names, check_rankable, evaluating, host_model
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
+from kgfast.eval.searches import AskedQueries, BestSearch
 from kgfast.eval.sources import CandidateSource
-from kgfast.eval.written import BestAnswers, texts
 from kgfast.graph import IdsLike, VocabularyLike, names_of
 from kgfast.kernels.operands import Known
 from kgfast.models import Candidates, RankableModel
@@ -27,8 +27,6 @@ from kgfast.tables.protocol import TensorTable
 from kgfast.tables.views import UnitRows
 from kgfast.text import shown
 
-Metric = Literal["cosine", "dot", "l1", "l2"]
-
 
 def neighbours(
     model: RankableModel,
@@ -38,7 +36,7 @@ def neighbours(
     metric: Metric = "cosine",
     index: Index | None = None,
     vocabulary: VocabularyLike | None = None,
-) -> "Neighbours":
+) -> Neighbours:
     """Find the ``k`` entities with rows closest to the rows of given entities, exactly.
 
     A row holds real numbers: a complex row of D numbers is a row of 2D real numbers. Scores of all
@@ -108,61 +106,12 @@ def neighbours(
         rows = _RowsAsModel(unit, "dot")
     if index is not None:
         check_index(index, None)
-    search = _Search(rows, AskedQueries(asked, 0, None, None), Allowed(None, None), None, None, k)
+    search = _Search(rows, AskedQueries(asked, 0, None, None), Allowed(None, None), (None, None), k)
     Call(rows, "", index=index).run(search)
     scores, best = search.collected()
     search.results = []
     scores = scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32)
     return Neighbours(scores, best, search.anchors, metric, vocabulary=names).to(table.device)
-
-
-class Neighbours(BestAnswers):
-    """The ``k`` nearest entities to each of Q entities.
-
-    Attributes
-    ----------
-    scores : Tensor
-        ``[Q, k]``, from closest to farthest; float32, float64 for float64 tables.
-    ids : Tensor
-        int64 ``[Q, k]``, the entities of these scores.
-    entities : Tensor
-        int64 ``[Q]``, the entities that were given.
-    metric : {"cosine", "dot", "l1", "l2"}
-        Kind of the scores; higher is closer.
-
-    Examples
-    --------
-    >>> near = Neighbours(torch.tensor([[0.5]]), torch.tensor([[1]]), torch.tensor([0]), "cosine")
-    >>> near[0]
-    [(1, 0.5)]
-    >>> near.named((["cat", "mouse"], None))
-    Neighbours of 1 entity by cosine, k = 1
-    cat  mouse 0.5
-    """
-
-    tensors = ("scores", "ids", "entities")
-
-    def __init__(
-        self,
-        scores: Tensor,
-        ids: Tensor,
-        entities: Tensor,
-        metric: Metric,
-        *,
-        vocabulary: VocabularyLike | None = None,
-    ) -> None:
-        self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
-        self._vocabularies = names_of(vocabulary)
-
-    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
-        return {"entity": self.entities[query], "neighbour": ids}
-
-    def _title(self) -> str:
-        entities = "entity" if len(self) == 1 else "entities"
-        return f"Neighbours of {len(self):,} {entities} by {self.metric}, k = {self.k:,}"
-
-    def _question(self, row: int, width: int | None = None) -> str:
-        return texts(self.entities[row : row + 1], self._vocabularies[0], width)[0]
 
 
 class _RowsAsModel:

@@ -5,13 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.eval.above_search import AboveSearch
-from kgfast.eval.answers import AskedQueries, BestSearch, Search
+from kgfast.eval.answers import AnswersAbove, Predictions
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.predictions import AnswersAbove, Predictions
 from kgfast.eval.preparation import check_rankable
+from kgfast.eval.searches import AboveSearch, AskedQueries, BestSearch, Search
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
@@ -101,13 +100,12 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = AskedQueries(heads, relations, tails, vocabulary)
-    given = queries, Allowed(known, candidate_ids), dims, batch_size, k, pad
+    asked = AskedQueries(heads, relations, tails, vocabulary)
+    allowed = Allowed(known, candidate_ids)
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
-    search, found = _searched(BestSearch, model, given, options)
-    anchors, others, side = search.asked(found[1].device)
-    names = None if vocabulary is None else search.names
-    return Predictions(found[0], found[1], anchors, others, side, vocabulary=names)
+    arguments = asked, allowed, (dims, batch_size), k, pad
+    search, (scores, ids) = _searched(BestSearch, model, arguments, options)
+    return Predictions(scores, ids, *search.asked(ids.device), vocabulary=search.names)
 
 
 def above(
@@ -183,27 +181,24 @@ def above(
     (0, 0, ?)  0 -1, 1 0
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = AskedQueries(heads, relations, tails, vocabulary)
+    asked = AskedQueries(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids)
-    given = queries, allowed, dims, batch_size, threshold, max_results
     options = {"max_memory": max_memory, "index": index, "progress": progress}
-    search, found = _searched(AboveSearch, model, given, options)
-    anchors, others, side = search.asked(found[1].device)
-    indptr, ids, scores = found
-    names = None if vocabulary is None else search.names
-    return AnswersAbove(indptr, ids, scores, anchors, others, side, vocabulary=names)
+    arguments = asked, allowed, (dims, batch_size), threshold, max_results
+    search, found = _searched(AboveSearch, model, arguments, options)
+    return AnswersAbove(*found, *search.asked(found[0].device), vocabulary=search.names)
 
 
 def _searched(
-    kind: type[Search], model: Any, given: tuple[Any, ...], options: dict[str, Any]
+    kind: type[Search], model: Any, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Search, list[Tensor]]:
     """Check a model and the arguments of a kind of search; search, and return the answers."""
     with several(kind.name) as steps:
         check_rankable(model)
         if options["index"] is not None:
-            check_index(options["index"], given[2])
+            check_index(options["index"], arguments[2][0])
         call = Call(model, "predicting", steps, **options)
-        search = kind(call.model, *given)
+        search = kind(call.model, *arguments)
         call.run(search)
         found = list(search.collected())
         search.results = []  # results know the search: memory would wait for the collector

@@ -1,15 +1,13 @@
 """The result of a ranking: counts per triple and side, and metrics."""
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.metrics import HITS, html_of, metrics_with, table_of, values_of
-from kgfast.frames import needed, write_parquet
+from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
+from kgfast.frames import needed
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
 
 if TYPE_CHECKING:
@@ -102,11 +100,6 @@ class Ranks:
         """Return the best possible ranks: 1, and 0 where there were no candidates."""
         return (self.num_candidates > 0).long()
 
-    @property
-    def width(self) -> Tensor:
-        """Pessimistic minus optimistic rank: the range that ties leave open. int64 ``[T, S]``."""
-        return self.equal
-
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
         """Return the ranks of a type, float64 ``[T, S]``."""
         if rank_type not in RANK_TYPES:
@@ -124,21 +117,6 @@ class Ranks:
         """Mean rank."""
         return self.metrics()["mr"]
 
-    @property
-    def median_rank(self) -> float:
-        """Median rank."""
-        return self.metrics()["median_rank"]
-
-    @property
-    def amr(self) -> float:
-        """Adjusted mean rank (Berrendorf et al. 2020, arXiv 2002.06914): 1 is random, 0 perfect."""
-        return self.metrics()["amr"]
-
-    @property
-    def amri(self) -> float:
-        """Adjusted mean rank index (Berrendorf et al. 2020): 0 is random, 1 perfect."""
-        return self.metrics()["amri"]
-
     def hits(self, k: int, rank_type: RankType = "realistic") -> float:
         """Return the share of ranks of at most ``k``."""
         return self.metrics(rank_type, hits=[k])[f"hits@{k}"]
@@ -155,8 +133,8 @@ class Ranks:
         ----------
         rank_type : {"optimistic", "realistic", "pessimistic"}
         hits : sequence of int
-            The k of each ``hits@k``. :meth:`intervals`, :meth:`macro`, the metrics of :meth:`by`
-            and :func:`kgfast.compare` take the same argument.
+            The k of each ``hits@k``. :meth:`intervals`, the metrics of :meth:`by` and
+            :func:`kgfast.compare` take the same argument.
 
         Returns
         -------
@@ -256,12 +234,6 @@ class Ranks:
 
         return intervals_of(self, rank_type, (confidence, samples, seed), hits)
 
-    def macro(
-        self, rank_type: RankType = "realistic", *, hits: Sequence[int] = HITS
-    ) -> dict[str, float]:
-        """Average the metrics over relations with equal weights."""
-        return self.by("relation").macro(rank_type, hits=hits)
-
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """Return the ranks of one side."""
         if side not in self.sides:
@@ -291,49 +263,38 @@ class Ranks:
             return GroupedRanks(grouping, self._by_relation())
         if self._known is None:
             raise ValueError(f"by({grouping!r}) needs the known triples: rank(..., known=...)")
-        if grouping == "cardinality":
-            return GroupedRanks(grouping, self._by_cardinality(self._known))
-        return GroupedRanks(grouping, self._by_frequency(self._known))
+        by = self._by_cardinality if grouping == "cardinality" else self._by_frequency
+        return GroupedRanks(grouping, by(self._known))
 
     def _by_relation(self) -> dict[Any, "Ranks"]:
-        names = self._vocabularies[1]
-        relations = self.triples[:, 1]
-        ids: list[int] = relations.unique().tolist()
+        names, relations = self._vocabularies[1], self.triples[:, 1]
         return {
-            number if names is None else names.name(number): self._part(relations == number)
-            for number in ids
+            id if names is None else names.name(id): self._part(relations == id)
+            for id in relations.unique().tolist()
         }
 
     def _by_cardinality(self, known: KnownTriples) -> dict[Any, "Ranks"]:
         classes = known.relation_cardinalities()
-        of_triple = [classes.get(relation, "unknown") for relation in self.triples[:, 1].tolist()]
-        return {
-            name: self._part(
-                torch.tensor([own == name for own in of_triple], dtype=torch.bool, device="cpu")
-            )
-            for name in (*_CARDINALITIES, "unknown")
-            if name in of_triple
-        }
+        kinds = (*_CARDINALITIES, "unknown")
+        kind_of = [kinds.index(classes.get(id, "unknown")) for id in self.triples[:, 1].tolist()]
+        codes = torch.tensor(kind_of, dtype=torch.int64, device="cpu")
+        return {kinds[code]: self._part(codes == code) for code in codes.unique().tolist()}
 
     def _by_frequency(self, known: KnownTriples) -> dict[Any, "Ranks"]:
-        own = self._part(columns=self.pooled_columns)
-        if own.sides == ("relation",):
-            frequency = known.relation_frequency()
-        else:
-            frequency = known.entity_frequency()
-        targets = self.triples[:, [("head", "relation", "tail").index(it) for it in own.sides]]
+        pooled = self._part(columns=self.pooled_columns)
+        is_relation = pooled.sides == ("relation",)
+        frequency = known.relation_frequency() if is_relation else known.entity_frequency()
+        places = [("head", "relation", "tail").index(side) for side in pooled.sides]
+        targets = self.triples[:, places]
         seen = targets < len(frequency)
         counts = torch.zeros_like(targets)
         counts[seen] = frequency[targets[seen]]
-        powers = [10**decade for decade in range(19)]
+        powers = [10**power for power in range(19)]
         bounds = torch.tensor(powers, dtype=torch.int64, device=counts.device)
-        decade = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
-        decades: list[int] = decade.unique().tolist()
+        digits = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
         return {
-            "0" if digits == 0 else f"{10 ** (digits - 1)}-{10**digits - 1}": own._pooled(
-                decade == digits
-            )
-            for digits in decades
+            f"{10 ** (own - 1)}-{10**own - 1}" if own else "0": pooled._pooled(digits == own)
+            for own in digits.unique().tolist()
         }
 
     def _part(
@@ -374,7 +335,6 @@ class Ranks:
                 **triples,
                 "side": side,
                 **{name: getattr(self, name)[:, column].numpy() for name in RANK_TYPES},
-                "width": self.width[:, column].numpy(),
                 "num_candidates": self.num_candidates[:, column].numpy(),
                 "raw_realistic": self.raw.realistic[:, column].numpy(),
                 **labels,
@@ -383,18 +343,6 @@ class Ranks:
         frame: DataFrame = pd.concat(frames).sort_index(kind="stable")
         return frame
 
-    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table of :meth:`to_frame` to a Parquet file, whole or not at all.
-
-        Raises
-        ------
-        ImportError
-            If pandas or pyarrow is not installed.
-        OSError
-            If the file cannot be written.
-        """
-        return write_parquet(self.to_frame(), path, "Ranks.to_parquet()")
-
     def _title(self) -> str:
         kind = "raw" if self.raw is self else "filtered"
         triples = "triple" if len(self) == 1 else "triples"
@@ -402,22 +350,15 @@ class Ranks:
         left_out = len(self) - len(self._ranked())
         return f"{title}; {left_out:,} without candidates left out" if left_out else title
 
-    def _rows(self, hits: Sequence[int] = HITS) -> dict[str, dict[str, float]]:
-        rows: dict[str, dict[str, float]] = {
-            side: self._part(columns=[column]).metrics(hits=hits)
-            for column, side in enumerate(self.sides)
-        }
-        return rows | {"both": self.metrics(hits=hits)} if len(self.pooled_columns) > 1 else rows
-
     def table(self, *, hits: Sequence[int] = HITS) -> str:
         """Return the metrics of each side as text, which ``repr`` prints with default ``hits``."""
-        return f"{self._title()}\n{table_of(self._rows(hits))}"
+        rows = {side: self.side(side).metrics(hits=hits) for side in self.sides}
+        if len(self.pooled_columns) > 1:
+            rows["both"] = self.metrics(hits=hits)
+        return f"{self._title()}\n{table_of(rows)}"
 
     def __repr__(self) -> str:
         return self.table()
-
-    def _repr_html_(self) -> str:
-        return html_of(self._title(), self._rows())
 
 
 class GroupedRanks(dict[Any, Ranks]):
@@ -449,16 +390,13 @@ class GroupedRanks(dict[Any, Ranks]):
         frame: DataFrame = pd.DataFrame.from_dict(self.metrics(hits=hits), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
 
-    def _title(self) -> str:
-        kinds = {"raw" if ranks.raw is ranks else "filtered" for ranks in self.values()}
-        return f"Ranks by {self.grouping}, {', '.join(kinds)}, realistic" if self else "No ranks"
-
     def table(self, *, hits: Sequence[int] = HITS) -> str:
         """Return the metrics of every group as text."""
-        return f"{self._title()}\n{table_of(self.metrics(hits=hits))}" if self else self._title()
+        if not self:
+            return "No ranks"
+        kinds = {"raw" if ranks.raw is ranks else "filtered" for ranks in self.values()}
+        title = f"Ranks by {self.grouping}, {', '.join(kinds)}, realistic"
+        return f"{title}\n{table_of(self.metrics(hits=hits))}"
 
     def __repr__(self) -> str:
         return self.table()
-
-    def _repr_html_(self) -> str:
-        return html_of(self._title(), self.metrics())

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import kgfast
+from kgfast.eval.classification import class_table
 from support.commands import error_of, run
 from support.small_runs import write_ring
 
@@ -29,7 +30,7 @@ def test_as_in_python(trained, data):
         assert result.exit_code == 0, result.stderr
         assert result.stdout.partition("\n")[2].strip() == repr(found)
     result = run("evaluate", trained, "--classify", "--data", data, "--per-relation")
-    assert result.stdout.partition("\n")[2].rstrip() == repr(found.by_relation())
+    assert result.stdout.partition("\n")[2].rstrip() == class_table(found.by_relation())
 
 
 def test_the_data_of_the_config(trained, root, data):

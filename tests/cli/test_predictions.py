@@ -136,35 +136,6 @@ def test_names_do_nothing_to_a_terminal(called, tmp_path, control):
     assert evil in (tmp_path / "a.csv").read_text()
 
 
-def test_cells_that_a_spreadsheet_would_compute(called, tmp_path):
-    names = ["=1+1", "+a", "-b", "@c", " =d", "\x01=e", "\uff1df", 'g"', "h;=i", "1=", "'=j", "k"]
-    tables, ring = called(names)
-    asked = ("predict", tables, "--data", ring, "--tail", "k", "--relation", "next")
-    for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
-        plain, safe = tmp_path / f"plain.{suffix}", tmp_path / f"safe.{suffix}"
-        for path, words in ((plain, ()), (safe, ("--safe-cells",))):
-            done = run(*asked, "--include-known", "--k", 12, "--out", path, *words)
-            assert done.exit_code == 0, done.stderr
-        with plain.open(newline="") as file:
-            before = list(csv.DictReader(file, delimiter=delimiter))
-        assert {row["head"] for row in before} == set(names)
-        with safe.open(newline="") as file:
-            after = list(csv.DictReader(file, delimiter=delimiter))
-        marked = {"'" + name for name in names[:7]} | set(names[7:])
-        assert {row["head"] for row in after} == marked
-        assert [row["score"] for row in before] == [row["score"] for row in after]
-        assert '"h;=i"' in safe.read_text()
-        loaded = kgfast.datasets.load(ring)
-        model = kgfast.load_run(tables).model
-        top = kgfast.topk(model, tails="k", relations="next", k=12, vocabulary=loaded)
-        assert top.to_csv(tmp_path / f"own.{suffix}", safe_cells=True).read_text() == (
-            safe.read_text()
-        )
-    line = error_of(*asked, "--safe-cells", "--out", tmp_path / "a.parquet")
-    assert line.endswith("Parquet holds no formulas")
-    assert error_of(*asked, "--safe-cells") == "error: --safe-cells goes with --out"
-
-
 def test_probabilities_of_binary_cross_entropy(kvsall, trained):
     found = lines_of("predict", kvsall, "--head", "e3", "--relation", "next", "--k", 3)
     loaded = kgfast.load_run(kvsall)
@@ -342,7 +313,6 @@ def test_tables_that_are_none(trained, tmp_path):
         (["--queries", "none.tsv"], "none.tsv: no such file"),
         (["--queries", "none.parquet"], "none.parquet: no such file"),
         (["--all", "--known", "none"], "none"),
-        (["--all", "--out", "a.jsonl", "--safe-cells"], "JSON holds no formulas"),
         (["--all", "--index", "a"], "--index goes with queries, not with --all"),
         (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .jsonl, .parquet"),
         (["--all", "--out", "facts"], "got no suffix"),

@@ -5,7 +5,7 @@ import torch
 
 import kgfast
 from kgfast import AnswersAbove, KnownTriples, TransE, TypeConstraints, above, topk
-from kgfast.eval.above_search import AboveSoFar
+from kgfast.eval.searches import AboveSoFar
 from support.ranked_models import MODELS, line
 
 NAMES = (["ann", "bob", "cat"], ["near"])
@@ -30,7 +30,7 @@ def test_a_result_is_listed_by_query_and_by_id():
     assert repr(found.named((None, None)).to("cpu")).splitlines()[1] == "(0, 0, ?)  0 -1, 1 0"
 
 
-def test_columns_have_a_row_for_each_answer(tmp_path):
+def test_columns_have_a_row_for_each_answer():
     found = above(MODEL, -1.0, tails=[2, 0], relations="near", vocabulary=NAMES)
     columns = found.columns()
     assert columns["query"] == [0, 0, 1]
@@ -38,7 +38,6 @@ def test_columns_have_a_row_for_each_answer(tmp_path):
     assert columns["score"].tolist() == [-1.0, -1.0, -1.0]
     frame = pytest.importorskip("pandas") and found.to_frame()
     assert frame.index.tolist() == [0, 0, 1]
-    assert found.to_csv(tmp_path / "a.csv").read_text().splitlines()[1] == "0,bob,near,cat,-1.0"
 
 
 def test_only_the_first_queries_and_answers_are_shown():

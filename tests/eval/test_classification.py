@@ -72,7 +72,6 @@ def test_names_and_what_is_printed():
         "valid        4    1.0000     1.0000  1.0000  1.0000",
         "test         4    1.0000     1.0000  1.0000  1.0000",
     ]
-    assert "<table" in found._repr_html_()
 
 
 def test_nothing_predicted_and_nothing_to_classify():

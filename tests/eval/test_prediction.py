@@ -194,8 +194,8 @@ def ask(**kwargs):
 
 BAD = {
     "model": (lambda: topk(object(), heads=0, relations=0, k=1), TypeError, "model must have"),
-    "neither": (ask(), ValueError, "exactly one of heads and tails"),
-    "both": (ask(heads=0, tails=0), ValueError, "exactly one of heads and tails"),
+    "neither": (ask(), ValueError, "two of heads, relations and tails"),
+    "all": (ask(heads=0, tails=0), ValueError, "two of heads, relations and tails"),
     "head": (ask(heads=[0, 6]), ValueError, r"heads\[1\] must be in 0 .. 5; got 6"),
     "tail": (ask(tails=-1), ValueError, r"tails must be in 0 .. 5; got -1"),
     "relation": (ask(heads=0, relations=[0, 1]), ValueError, r"relations\[1\] .* 0 .. 0"),

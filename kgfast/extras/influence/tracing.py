@@ -245,7 +245,8 @@ class _Tracing:
 
     def warn_of_chance(self) -> None:
         """Warn if the last model ranks training triples little better than chance."""
-        amri = rank(self._model, self._train[:: max(1, len(self._train) // _RANKED)]).amri
+        some = self._train[:: max(1, len(self._train) // _RANKED)]
+        amri = rank(self._model, some).metrics()["amri"]
         if amri < _CHANCE:
             warnings.warn(
                 f"the model at {self.stages.checkpoints[-1].name} ranks its own training triples "

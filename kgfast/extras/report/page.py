@@ -121,7 +121,7 @@ def write_report(
         intervals=intervals,
         worst=worst,
         best=best,
-        tied=float((ranks.width > 0).double().mean()),
+        tied=float((ranks.equal > 0).double().mean()),
         curves="" if loaded.config is None else figures.curves(folder.path),
         histogram=figures.bars(
             "histogram",
