@@ -94,10 +94,9 @@ sanitize: $(VENV)/.complete
 	$(PY) tools/sanitize.py address
 	$(PY) tools/sanitize.py thread
 
-# The walks of new users (tests/journeys), timed: ten minutes. One walk alone:
-# `make journeys WALK="five reports"`.
+# The walks of new users (tests/journeys), timed: ten minutes. `make journeys WALK="five reports"`.
 journeys: $(VENV)/.complete
-	PYTHONPATH=tests:benchmarks $(PY) -m journeys $(if $(WALK),"$(WALK)")
+	$(PY) -m pytest -q --durations=0 tests/journeys $(if $(WALK),-k "$(WALK)")
 
 # mypy checks the package as it is installed, where kernels/ is kgfast.kernels.
 lint: $(VENV)/.complete

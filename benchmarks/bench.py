@@ -90,12 +90,6 @@ PARTS = (
     Part(f"dot_tiers_speed.py {OF_DOT}", 3),
     Part("loss_mem.py", 8, whole=f"--json {RESULTS}/cpu-loss-mem.json"),
     Part("med_speed.py", 4),
-    Part("serve_speed.py", 6),
-    Part(
-        "train_memory.py --data {data}/wn18rr --evaluations 20 --every 5 --triples 256 "
-        f"--json {RESULTS}/cpu-train-memory-20.json",
-        3,
-    ),
 )
 
 

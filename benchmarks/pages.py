@@ -18,8 +18,7 @@ sys.path.append(str(ROOT / "tools"))
 import cli_page
 import config_page
 
-HOW_TO = ("alignment", "classify", "influence", "med_rscf", "paths", "prepared")
-HOW_TO += ("retrieval",)
+HOW_TO = ("classify", "influence", "med_rscf", "paths", "prepared")
 PLACES = {
     **{name: f"docs/how-to/{name}.md" for name in HOW_TO},
     **{name: f"docs/reference/{name}.md" for name in ("gpu", "losses", "speed")},
@@ -27,7 +26,6 @@ PLACES = {
     "path_star": "examples/path_star/README.md",
     "pykeen": "docs/tutorials/pykeen.md",
     "sampled": "docs/explanation/sampled_vs_exact.md",
-    "serve": "docs/reference/http.md",
     "versions": "CONTRIBUTING.md",
     "wheel": "docs/index.md",
 }

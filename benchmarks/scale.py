@@ -1,4 +1,4 @@
-"""Rank tables larger than memory, by several processes, and in runs that are killed.
+"""Rank tables larger than memory, and by several processes.
 
     python benchmarks/scale.py --folder DIR                 writes results/cpu-scale.json
     python benchmarks/scale.py --sections stream --entities 91_230_610
@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import kgfast
@@ -34,10 +33,8 @@ PIECE = 4 << 30  # bytes of a file that its disk is measured by
 GOALS = {
     "anonymous_bytes": 1 << 30,
     "of_binding": 0.8,
-    "lost_ranges": 1,
     "processes": 0.9,
 }
-COUNTED: dict[Planted, Any] = {}  # counts of rankings that nobody touched
 Row = dict[str, Any]
 
 
@@ -50,13 +47,6 @@ def row_of(section: str, planted: Planted, **row: Any) -> Row:
     """Return a row of a table."""
     work = {"entities": planted.entities, "dim": planted.dim, "queries": planted.queries}
     return {"section": section} | work | row
-
-
-def ranked(planted: Planted, path: Path) -> Row:
-    """Rank a file in a process of its own, and remember its counts."""
-    found: Row = in_child(runs.rank_file, planted, path)
-    COUNTED[planted] = found.pop("counts")
-    return found
 
 
 def stream(options: Options) -> Iterator[Row]:
@@ -72,7 +62,7 @@ def stream(options: Options) -> Iterator[Row]:
             first = (turn * piece) % max(1, entities - piece + 1)
             memory = [runs.rank_in_memory(near, held)]
             disk = [runs.read_cold(path, first, piece)]
-            file = ranked(planted, path)
+            file = in_child(runs.rank_file, planted, path)
             memory.append(runs.rank_in_memory(near, held))
             disk.append(runs.read_cold(path, first, piece))
             rounds.append(_round(planted, near, memory, disk, file))
@@ -107,28 +97,6 @@ def _round(planted: Planted, near: Planted, memory: list[Row], disk: list[Row], 
     }
 
 
-def killed(options: Options) -> Iterator[Row]:
-    """Yield rankings that are killed at random moments and go on, against one that is not."""
-    for entities in options.entities:
-        planted = planted_of(options, entities)
-        path = planted.write(options.folder)
-        if planted not in COUNTED:
-            ranked(planted, path)
-        with tempfile.TemporaryDirectory(dir=options.folder) as name:
-            found = runs.kill_and_resume(planted, path, Path(name), options.kills, options.seed)
-        span = found["range_rows"]
-        lost = [max(0, it["lost_rows"]) for it in found["killed"]]
-        yield row_of(
-            "killed",
-            planted,
-            kills=sum(it["exit_code"] == -9 for it in found["killed"]),
-            moments=found["killed"],
-            range_rows=span,
-            lost_ranges=max(-(-it // span) for it in lost),
-            equal=bool(np.array_equal(found["counts"], COUNTED[planted])),
-        )
-
-
 def processes(options: Options) -> Iterator[Row]:
     """Yield two processes of one thread, which hold half the rows each, against two threads."""
     planted = planted_of(options, options.held)
@@ -158,18 +126,6 @@ def processes(options: Options) -> Iterator[Row]:
         ratio_by_cores=ratio(cores),
         wrong=wrong,
     )
-
-
-def sent(options: Options) -> Iterator[Row]:
-    """Yield bytes that a query costs between four processes, of tables of several sizes."""
-    for entities in (options.held // 100, options.held // 10, options.held):
-        planted = planted_of(options, max(entities, 8 * options.queries))
-        ranker = runs.Ranker(planted, 4, 1)
-        found = ranker.rank()
-        ranker.close()
-        each = max(it["sent_bytes"] for it in found) / planted.queries
-        wrong = sum(it["wrong"] for it in found)
-        yield row_of("sent", planted, processes=4, bytes_per_query=each, wrong=wrong)
 
 
 def sampled(options: Options) -> Iterator[Row]:
@@ -229,9 +185,7 @@ def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
 
 SECTIONS = {
     "stream": stream,
-    "killed": killed,
     "processes": processes,
-    "sent": sent,
     "sampled": sampled,
 }
 SHAPE = ("entities:", "{entities:,} x {dim}")
@@ -244,28 +198,16 @@ BENCHMARK = Benchmark(
         "held": Option("rows that processes share", SIZES[0], 2_000),
         "dim": Option("complex numbers of a row", 64),
         "queries": Option("of a table", 256, 8),
-        "kills": Option("of a ranking", 5),
         "rounds": Option("turns", 3, 1),
-        "seed": Option("of the moments of death", 0),
         "folder": Option("for the tables; else one beside the results", keywords={"type": Path}),
         "keep": Option("leave the tables in the folder", False),
     },
     tables={
         "stream": ("Tables in files", STREAMED),
-        "killed": (
-            "Killed and resumed",
-            (
-                SHAPE,
-                ("kills:", "{kills}"),
-                ("ranges lost at most:", "{lost_ranges}"),
-                ("counts are equal", "{equal}"),
-            ),
-        ),
         "processes": (
             "Two processes against two threads",
             (SHAPE, ("times the speed:", "{ratio:.2f}"), ("by cores:", "{ratio_by_cores:.2f}")),
         ),
-        "sent": ("Four processes", (SHAPE, ("bytes a query:", "{bytes_per_query:.0f}"))),
         "sampled": ("As large as ogbl-wikikg2", SAMPLED),
     },
     head={"goals": GOALS},

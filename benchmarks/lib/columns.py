@@ -3,7 +3,7 @@
 from typing import Any
 
 from lib.results import Row
-from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, median
+from lib.tables import LABELS, Columns, cell_of, human_seconds, median
 
 NAMES = LABELS | {
     "counts": "kgfast.rank_counts, the same queries",
@@ -38,38 +38,6 @@ CROPS = {
 MODELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
 
-def _adding_peak(row: Row) -> str:
-    return human_bytes(row["add_peak_bytes"]) if "add_peak_bytes" in row else "-"
-
-
-def _adding_and_search(row: Row) -> str:
-    return human_seconds(row.get("add_seconds", 0.0) + row["seconds"]["median"])
-
-
-RETRIEVERS = {"mteb": "mteb, its default", "faiss": "mteb, its faiss index"}
-
-RETRIEVAL: Columns = (
-    ("documents:", "{documents:,}"),
-    ("contender", lambda row: RETRIEVERS.get(row["contender"], row["contender"])),
-    ("search:", "{seconds[median]:time}"),
-    ("times kgfast:", "{times_kgfast:.2f}x"),
-    ("peak memory of search:", "{search_peak_bytes:bytes}"),
-    ("adding:", lambda row: f"{row['add_seconds']:.2f} s" if "add_seconds" in row else "-"),
-    ("adding and one search:", _adding_and_search),
-    ("peak memory of adding:", _adding_peak),
-    ("queries with other ids:", "{differing_queries} of {queries}"),
-)
-ALIGNMENT: Columns = (
-    ("entities:", "{entities:,}"),
-    ("d:", "{dim}"),
-    ("contender", "{contender}"),
-    ("CPU seconds:", "{cpu_seconds:,.1f}"),
-    ("peak memory:", "{peak_bytes:bytes}"),
-    ("one matrix, by formula:", "{matrix_bytes:bytes}"),
-    ("MRR by cosine:", "{mrr[cosine]:.4f}"),
-    ("MRR by CSLS:", "{mrr[csls]:.4f}"),
-    ("other ranks:", lambda row: f"{sum(row['other_ranks'].values()):,}"),
-)
 CLASSES: Columns = (
     ("run", "{run}"),
     ("triples:", "{triples:,}"),
@@ -181,15 +149,6 @@ CROP_RANKS: Columns = (
     ("factor:", _factor),
     ("time:", "{kgfast[seconds]:time}"),
 )
-EVALUATIONS: Columns = (  # evaluations of a run, by train_memory.py
-    ("after step:", "{step:,}"),
-    ("memory of the process:", "{resident_bytes:bytes}"),
-    ("at its peak:", "+ {peak_bytes:positive_bytes}"),
-    ("evaluation:", "{seconds:time}"),
-    ("a step:", "{seconds_per_step:time}"),
-)
-
-
 INFLUENCE_WORKS = {
     "whole": "",
     "captum": ", no biases",
@@ -286,17 +245,4 @@ LOSSES: Columns = (
     ("time:", median),
     ("times kgfast's:", lambda row: marked(row, "{times_kgfast:.2f}x")),
     ("peak memory:", "{bytes:bytes}"),
-)
-
-
-def _latencies(row: Row) -> str:
-    return " / ".join(human_seconds(it) for it in row["latency_seconds"].values())
-
-
-SERVE: Columns = (
-    ("clients:", "{clients}"),
-    ("p50 / p90 / p99:", _latencies),
-    ("requests/s:", "{requests_per_s:.0f}"),
-    ("queries of a call:", "{queries_per_call:.1f}"),
-    ("errors:", "{errors}"),
 )

@@ -123,52 +123,6 @@ def _time_bars(rows: Rows, loops: Mapping[int, float]) -> Panel:
     return panel("Time for the whole test set", groups, second_ticks, pad=16)
 
 
-def draw_distributed_training(rows: Rows, path: Path) -> None:
-    """Draw differences of losses from one process's, and CPU times of steps."""
-    speeds = [row for row in rows if row["section"] == "speed"]
-    curves = [row for row in rows if row["section"] == "curve"]
-    words = Words(
-        "Several processes, one run",
-        f"{speeds[0]['steps']} steps of the same config, processes of one thread over gloo, on "
-        f"{_where(speeds[0])}.",
-        "Left: what is not 0 are losses over all entities, whose sums the processes share. "
-        "Right: median CPU time of a step in each process. Log scales.",
-    )
-
-    def times(axes: Axes) -> None:
-        groups: dict[str, list[Bar]] = {}
-        for row in speeds:
-            seconds, way = row["cpu_seconds_per_step"], f"{row['processes']} x {row['tables']}"
-            colour = ACCENT if row["processes"] > 1 else GREYS["official"]
-            group = groups.setdefault(row["name"].replace(", ", ",\n").replace("/", "/\n"), [])
-            group.append(Bar(way, seconds, human_seconds(seconds), colour))
-        grouped(axes, "CPU time of a step, of each process", groups, inset=0.3)
-        second_ticks(axes)
-
-    draw_panels(path, 2.15 + 1.1 * 5, words, (lambda axes: _curves(axes, curves), times))
-
-
-def _curves(axes: Axes, rows: Rows) -> None:
-    """Draw relative differences of losses, step by step."""
-    axes.set_title("Difference of each step's loss", loc="left", fontweight="bold", pad=10)
-    same = [row for row in rows if row["processes"] > 1 and not any(row["relative_differences"])]
-    others = [row for row in rows if any(row["relative_differences"])]
-    for row in same:
-        axes.plot(row["relative_differences"], color=ACCENT, linewidth=2)
-    for row, style in zip(others, ("-", "--", ":", "-."), strict=False):
-        label = f"{row['name']}, {row['processes']} x {row['tables']}"
-        axes.plot(row["relative_differences"], style, color=GPU_COLOUR, linewidth=1, label=label)
-    names = ", ".join(dict.fromkeys(row["name"] for row in same))
-    axes.plot([], color=ACCENT, linewidth=2, label=f"0: {names}")
-    axes.set_yscale("symlog", linthresh=1e-8)
-    axes.set_ylim(-1e-9, 1e-5)
-    axes.set_xlabel("step")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.legend(loc="upper left", frameon=False, fontsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
 def draw_sampled(rows: Rows, path: Path) -> None:
     """Draw the MRR of each model by each protocol of `examples.sampled_vs_exact`, and its time."""
     last = [row for row in rows if row["section"] == "checkpoint" and row["is_last"]]

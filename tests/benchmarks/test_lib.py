@@ -142,7 +142,6 @@ def test_options_have_a_value_in_earnest_and_in_a_smoke_test(load, tmp_path, cap
 COUNTS = {
     "eval_mem": ("--dims", "--batch-size", "--sample"),
     "loss_mem": ("--rounds",),
-    "serve_speed": ("--requests",),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
 }
 REFUSED = [

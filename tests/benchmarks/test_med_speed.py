@@ -19,14 +19,6 @@ def test_steps_are_timed_and_put_into_the_page(measured, call, tmp_path):
     for row in rows:
         assert row["seconds"]["median"] > 0
         assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
-    rows = measured("train_memory.py", "--every", 2, file="cpu-train-memory.json")
-    assert [row["step"] for row in rows] == [2, 4, 6]
-    for row in rows:
-        assert row["resident_bytes"] > 50 << 20
-        assert list(row["mrr"]) == ["4", "8", "16"]
-        assert min(row["seconds"], row["seconds_per_step"]) > 0
-    arguments = ("--every", 1, "--evaluations", 7, "--triples", 9)
-    measured("train_memory.py", *arguments, file="cpu-train-memory-20.json")
     measured("eval_mem.py", "--sections", "crops", file="cpu-eval-mem.json")
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", tmp_path, "--page", page)

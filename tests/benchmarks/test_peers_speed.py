@@ -77,7 +77,7 @@ def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
 
     def evaluated(model, test, known, options):
         tried.append(tuple(options.values()))
-        time.sleep(0 if tried[-1] == (8, 1024) else 0.01)
+        time.sleep(0 if tried[-1] == (8, 1024) else 0.1)
 
     monkeypatch.setattr(ranks, "evaluated", evaluated)
     model = type("Model", (), {"num_entities": 40_000, "device": torch.device("cpu")})

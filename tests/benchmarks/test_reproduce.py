@@ -136,7 +136,7 @@ def test_the_graph_is_downloaded_unless_a_folder_is_named(
 ):
     asked = []
 
-    def download(name, *, root, progress):
+    def download(name, *, root):
         asked.append(name)
         train_files(root / "tiny")
         return type("Graph", (), {"name": "tiny"})

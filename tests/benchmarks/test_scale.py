@@ -41,12 +41,12 @@ def test_rows_of_the_same_work_are_replaced(load, tmp_path):
     options = benchmark.parse(["--quick", "--json", str(path)])
     row = {"section": "stream", "entities": 10, "dim": 4, "queries": 8, "value": 1}
     benchmark._write(options, [row, row | {"entities": 5}])
-    benchmark._write(options, [row | {"value": 2}, row | {"section": "sent"}])
+    benchmark._write(options, [row | {"value": 2}, row | {"section": "sampled"}])
     found = json.loads(path.read_text())["rows"]
     assert [(it["section"], it["entities"], it["value"]) for it in found] == [
         ("stream", 5, 1),
         ("stream", 10, 2),
-        ("sent", 10, 1),
+        ("sampled", 10, 1),
     ]
 
 
@@ -66,13 +66,6 @@ def test_all_sections(call, tmp_path):
     done = call("scale.py", "--quick", "--json", result, "--folder", tmp_path / "tables")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(result.read_text())["rows"]
-    assert {row["section"] for row in rows} == set(
-        ["stream", "killed", "processes", "sent", "sampled"]
-    )
+    assert {row["section"] for row in rows} == {"stream", "processes", "sampled"}
     assert list((tmp_path / "tables").iterdir()) == []  # cleaned up
-    for row in rows:
-        assert not row.get("wrong")
-        assert {"command", "machine", "versions", "date"} <= row.keys()
-    of = {row["section"]: row for row in rows}
-    assert of["killed"]["equal"]
-    assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
+    assert not any(row.get("wrong") for row in rows)

@@ -8,22 +8,6 @@ from support.sampled import threads
 from support.tiers import lacks
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_several_processes_train_as_one(measured, tmp_path):
-    picture = tmp_path / "found.svg"
-    rows = measured("distributed_training.py", "--steps", 5, "--plot", picture)
-    assert picture.stat().st_size > 0
-    for section in ("speed", "curve"):
-        ways = [(it["tables"], it["processes"]) for it in rows if it["section"] == section]
-        assert ways == [("replicated", 1), ("replicated", 2), ("sharded", 2)]
-    for row in rows:
-        if row["section"] == "curve":
-            assert row["relative_differences"] == [0.0] * 5
-        else:
-            assert row["steps_per_second"] > 0
-
-
 def test_a_tier_of_dot_is_compared_with_none(measured):
     if lacks("int8"):
         pytest.skip(lacks("int8"))
@@ -63,21 +47,6 @@ def test_planted_triples_are_told_from_false_ones(measured):
     (row,) = measured("classification.py")
     assert row["accuracy"] > 0.6  # planted triples are noisy, and half are true
     assert (row["model"], row["triples"]) == ("rotate", 120)
-
-
-def test_searches_of_documents_are_those_of_brute_force(measured, load, tmp_path):
-    rows = measured("retrieval.py", file="cpu-retrieval.json")
-    sections = [row["section"] for row in rows if row["contender"] == "kgfast"]
-    assert sections == ["scifact", "million", "alignment"]
-    for row in rows:
-        if row["section"] == "alignment":
-            assert row["mrr"]["csls"] > 0
-            assert sum(row["other_ranks"].values()) <= 2
-        elif row["contender"] == "kgfast":
-            assert row["equal"]
-            assert row["differing_queries"] == 0
-    for page, word in (("retrieval", "kgfast"), ("alignment", "matrices")):
-        assert f"| {word} |" in load("pages").PAGES[page].make(tmp_path)
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
-"""One walk: what pages say to type is typed, in a folder of its own, and timed."""
+"""One walk: what pages say to type is typed, in a folder of its own."""
 
 import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import chdir
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from support.snippets import Snippet, steps
 _SERVING = re.compile(r"^kgfast serve\b")
 _PLACEHOLDER = re.compile(r"\b(?:DIR|RUN|FOLDER|PROJECT)\b")
 _FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")  # the first line of a block that is a file
-_SERVER_STARTS = 120.0  # seconds
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class Page:
             found = [it for it in found if _heading(text, it.line) in self.sections]
             empty = set(self.sections) - {_heading(text, it.line) for it in found}
             assert not empty, f"{self.name} has nothing to type in {empty}"
+        assert found, f"{self.name} has nothing to type"
         return found
 
 
@@ -51,74 +49,59 @@ class Walk:
     limit: float = 3600.0  # seconds for one command
 
 
-@dataclass
-class Walker:
-    """Someone who follows pages in the current folder."""
-
-    walk: Walk
-    places: Mapping[str, str]
-    servers: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def follow(self) -> Iterator[Row]:
-        """Type all steps; yield what each took. A step that fails raises, and names its line."""
+def follow(walk: Walk, folder: Path) -> list[str]:
+    """Type all steps of a walk in an empty folder, and list them; an error names the line."""
+    servers: list[subprocess.Popen[str]] = []
+    typed = []
+    with chdir(folder):
+        places = {"PROJECT": str(ROOT)} | dict(walk.prepare())
         try:
-            for page in self.walk.pages:
+            for page in walk.pages:
                 names: dict[str, Any] = {"__name__": "__page__"}
-                found = page.steps()
-                assert found, f"{page.name} has nothing to type"
-                for step in found:
-                    began = time.perf_counter()
-                    self._type(page, step, names)
-                    seconds = round(time.perf_counter() - began, 3)
-                    first = step.code.strip().splitlines()[0]
-                    yield {"walk": self.walk.name, "page": page.name, "line": step.line} | {
-                        "step": first,
-                        "seconds": seconds,
-                    }
+                for step in page.steps():
+                    code = _PLACEHOLDER.sub(lambda match: places.get(match[0], match[0]), step.code)
+                    where = f"{page.name}:{step.line}"
+                    try:
+                        servers += _type(replace(step, code=code), where, names, walk.limit)
+                    except Exception as error:
+                        raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+                    typed.append(where)
         finally:
-            for server in self.servers:
+            for server in servers:
                 server.terminate()
                 server.communicate()
-
-    def _type(self, page: Page, step: Snippet, names: dict[str, Any]) -> None:
-        where = f"{page.name}:{step.line}"
-        code = _PLACEHOLDER.sub(lambda it: self.places.get(it[0], it[0]), step.code)
-        if file := _FILE.match(code):
-            Path(file[1]).write_text(code)
-        try:
-            if step.language == "yaml":
-                return
-            if step.language in ("python", "py"):
-                exec(compile("\n" * (step.line - 1) + code, str(ROOT / page.name), "exec"), names)
-            elif _SERVING.match(code):
-                self._serve(code)
-            else:
-                _call(code, self.walk.limit)
-        except Exception as error:
-            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
-
-    def _serve(self, command: str) -> None:
-        server = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=_environment(),
-        )
-        self.servers.append(server)
-        assert server.stdout is not None
-        end = time.monotonic() + _SERVER_STARTS
-        for line in server.stdout:
-            if line.startswith("serving "):
-                return
-            assert time.monotonic() < end, "the server does not start"
-        raise AssertionError(f"{command} ended with {server.wait()}")
+    return typed
 
 
-def follow(walk: Walk, folder: Path) -> list[Row]:
-    """Follow the pages of a walk in an empty folder; return a row for each step."""
-    with chdir(folder):
-        return list(Walker(walk, {"PROJECT": str(ROOT)} | dict(walk.prepare())).follow())
+def _type(
+    step: Snippet, where: str, names: dict[str, Any], limit: float
+) -> list[subprocess.Popen[str]]:
+    """Do a step; return the server that it starts, if any."""
+    if file := _FILE.match(step.code):
+        Path(file[1]).write_text(step.code)
+    if step.language in ("python", "py"):
+        code = "\n" * (step.line - 1) + step.code
+        exec(compile(code, str(ROOT / where.partition(":")[0]), "exec"), names)
+    elif _SERVING.match(step.code):
+        return [_serving(step.code)]
+    elif step.language != "yaml":
+        _call(step.code, limit)
+    return []
+
+
+def _serving(command: str) -> subprocess.Popen[str]:
+    server = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(),
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if line.startswith("serving "):
+            return server
+    raise AssertionError(f"{command} ended with {server.wait()}")
 
 
 def _call(command: str, limit: float) -> None:

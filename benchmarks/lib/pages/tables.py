@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lib.columns import (
-    ALIGNMENT,
     CASES,
     CLASSES,
     CROP_RANKS,
     DOT_TIERS,
-    EVALUATIONS,
     INFLUENCES,
     LOSS_NAMES,
     LOSSES,
@@ -20,9 +18,7 @@ from lib.columns import (
     PYKEEN,
     RACE,
     RACE_WORK,
-    RETRIEVAL,
     SAMPLED,
-    SERVE,
     STEP_COUNTS,
     STEPS,
     STREAMED,
@@ -136,13 +132,10 @@ prepared = block(
         title="One thread of {machine[name]}, {machine[isa]}:",
     )
 )
-serve = block(Table("cpu-serve-speed.json", SERVE, is_of(clients=(1, 4, 16, 64))))
 tiers = block(Table("cpu-dot-tiers-speed.json", DOT_TIERS, _is_of_tiers))
 influence = block(Table("cpu-influence-speed.json", INFLUENCES, change=_best_batches))
 paths = block(Table("cpu-paths-speed.json", PATHS))
 pykeen = block(Table("cpu-pykeen-speed.json", PYKEEN))
-retrieval = block(Table("cpu-retrieval.json", RETRIEVAL, lambda it: it["section"] != "alignment"))
-alignment = block(Table("cpu-retrieval.json", ALIGNMENT, is_of(section="alignment")))
 classify = block(
     Table(
         "cpu-classification.json",
@@ -184,15 +177,6 @@ med_rscf = block(
         title="### Training steps, sub-models {dims}: {place}",
         note="A pass each takes the way of models whose operands depend on the crop, over the "
         "distinct rows of a step. With RSCF scores always do; nested are the filters.",
-    ),
-    Table(
-        "*-train-memory-20.json",
-        EVALUATIONS,
-        title="### Memory of {config} in training, sub-models {dims}: {place}",
-        note="Each evaluation ranks {triples:,} valid triples of {graph}, filtered, by every "
-        "sub-model. The memory of the process is measured after the evaluation; the peak is what "
-        "the evaluation adds, the factor included. Each eighth evaluation is shown.",
-        change=lambda rows: rows[::8] + rows[-1:],
     ),
 )
 losses = block(

@@ -6,12 +6,10 @@
 | ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
 | | ranks.py | PyKEEN's evaluator | queries, rows of a slice |
 | ranks by dot, by the L2 norm | ranks.py | matmul + compare | queries, rows of a chunk; compiled |
-| an output head, predictions | topk.py | torch, PyKEEN | queries or rows of a chunk |
 | steps with sampled negatives | steps.py | a tuned formula, eager and compiled | rows of a part |
 | | steps.py | PyKEEN's sLCWA | rows of a part (its sub-batch) |
 | steps of 1-vs-all | epochs.py | dense torch, LibKGE's product, PyKEEN's LCWA | bf16, compiled |
 | losses | losses.py | torch, dense, in chunks, compiled | rows of a chunk of distances |
-| documents | retrieval.py | mteb's default, its faiss index | none: both as mteb has them |
 | all scores | bare.py | a bare loop in C++, compiled here | none |
 
 A peer that cannot run here raises `Missing`. A benchmark names the options beside its times.
