@@ -7,7 +7,7 @@ merged into the best so far by (score, id), and the limits rise. The length of a
 typical limits leave a quarter of a band, so spans grow during the pass.
 
 Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs per query,
-and as many merges, with sorts of the whole band. Few queries are swept in place (host/few.py).
+and as many merges, with sorts of the whole band. The sweeps are those of ranks (host/scan.py).
 Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort the band with
 the best (more for a k above 2**17). The host waits once, for the checks of the input and the sizes
 of all bands. Queries with more pairs than a band holds are then swept again, with the limits found
@@ -23,24 +23,21 @@ from torch import Tensor
 from ..checks import Checks
 from ..operands import Known, Operands, Prepared
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
-from .device.in_place import Decider
-from .device.sweep import SweepPanels, Tally, collect
-from .host import bounds, configs, few, layout, split
+from .host import configs
 from .host import launch as launcher
 from .host.batch import SharedOperands
 from .host.best import LANE, BestLanes
-from .host.layout import Described, Selection
+from .host.scan import Crop, scan_of
 from .host.status import Report, Status
-from .host.views import are_rounded, form_of, packed_planes, views_of
-from .host.widths import filled
+from .host.views import form_of, views_of
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
 LEAST_BAND = 1 << 12  # pairs that are sorted, if no more are expected
-QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands
+PACKED_BYTES = 24 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = 16 << 20  # bytes of the rows of a stripe
-MOST_QUERIES = 1024  # most queries of a pass: the band then holds a column of tiles
+MOST_QUERIES = 1024  # most queries of a pass
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -102,43 +99,17 @@ class _TopkJob:
         self, batch: SharedOperands, dim: int, k: int, excluded: Tensor | None, band: Tensor
     ) -> None:
         self.batch, self.dim, self.k = batch, dim, k
-        self.excluded, self.band = excluded, band
-        self.device, operands = batch.device, batch.operands
-        self.bound = bounds.error_bound(
-            operands.score, dim, are_rounded(operands), has_factor=operands.has_factor
-        )
-        self.form = form_of(operands, self.bound.norm)
-        plan = few.few_plan(batch)
-        self.is_few, self.is_split = plan is not None, False
-        if plan is not None:
-            self.tile, self.chunk = plan.tile, plan.candidates_per_chunk
-            height, self.fits = batch.num_queries, True
-        else:
-            height = self._cut()
-        self.height = max(1, min(height, BAND_PAIRS // k))
-
-    def _cut(self) -> int:
-        """Choose the sweep, the tile and the chunk; return the queries of a pass."""
-        batch, operands, dim = self.batch, self.batch.operands, self.dim
-        row_bytes = 4 * split.row_floats(dim)
-        if configs.splits(operands.score, batch.num_queries, batch.arch):
-            self.tile = configs.split_tile(batch.num_queries, batch.arch)
-            self.is_split = QUERY_BYTES // row_bytes >= self.tile.queries
-        if self.is_split:
-            of_query, of_row = row_bytes, row_bytes + configs.SPLIT_LANE_BYTES
-        else:
-            self.tile = configs.tile_for(operands.score, min(batch.num_queries, 255), batch.arch)
-            of_query, of_row = (4 * dim * planes for planes in packed_planes(operands))
-            of_row += configs.LANE_BYTES
-        panels = min(CANDIDATE_BYTES // of_row // self.tile.candidates, configs.MAX_GRID)
-        height = min(QUERY_BYTES // of_query, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
-        self.fits = height > 0 and panels > 0  # else every pair is scored canonically
-        self.chunk = panels * self.tile.candidates
-        return height
-
-    @property
-    def unit(self) -> int:
-        return self.tile.candidates if self.fits else 1
+        self.excluded, self.band, self.device = excluded, band, batch.device
+        operands, sizes = batch.operands, (batch.num_queries, batch.num_candidates)
+        options = {"packed_bytes": PACKED_BYTES, "few": BAND_PAIRS // k}
+        plan = configs.plan(operands.score, sizes, dim, batch.arch, operands.has_factor, **options)
+        # Without a scan every pair is scored canonically.
+        crop = Crop(batch, dim)
+        self.scan = None if plan is None else scan_of(crop, plan, batch.sorted_ids)
+        self.unit = 1 if plan is None else plan.tile.candidates
+        self.is_few = plan is not None and plan.rows == "in place"
+        height = batch.num_queries if plan is None else plan.queries_per_pass
+        self.height = max(1, min(height, MOST_QUERIES, BAND_PAIRS // max(k, self.unit)))
 
     def stripe(self, count: int) -> int:
         """Return the candidates that give limits to queries; 0 if fewer than k."""
@@ -146,7 +117,7 @@ class _TopkJob:
         row_bytes = table.shape[1] * table.element_size()
         width = min(STRIPE, self.batch.num_candidates, BLOCK_PAIRS // count)
         width = min(width, STRIPE_BYTES // row_bytes)
-        return width if self.fits and self.k <= width else 0
+        return width if self.scan is not None and self.k <= width else 0
 
 
 class _Pass:
@@ -170,7 +141,7 @@ class _Pass:
         least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
         while first < num_candidates:
             width = least
-            if job.fits and seen >= job.k:
+            if job.scan is not None and seen >= job.k:
                 width = max(width, seen * self.capacity // (4 * self.count * job.k))
             stop = min(first + width // job.unit * job.unit, num_candidates)
             yield first, stop
@@ -218,35 +189,18 @@ class _Pass:
 
     def _begin(self, status: Status) -> None:
         """Begin without any best; pack queries in the order of their limits."""
-        job, operands = self.job, self.job.batch.operands
+        job = self.job
         self.status = None if job.batch.allows_nan else status.rows
         self.best = BestLanes(self.order, job.k, job.excluded)
-        if not job.fits:
-            return
-        selection = Selection(self.count, self.order)
-        if job.is_split:
-            self.split_queries = split.pack_queries(
-                operands, selection, job.dim, job.tile.queries, status=self.status
-            )
-            return
-        self.norms = layout.query_norms(operands, selection, job.dim, job.bound.norm)
-        sizes = layout.query_sizes(operands.of_queries(self.queries), job.dim)
-        self.sizes = None if sizes is None else sizes[:, self.order - self.first]
-        if not job.is_few:
-            self.packed = layout.pack_queries(
-                operands, selection, job.dim, job.tile.queries, status=self.status
-            )
+        if job.scan is not None:
+            job.scan.take(self.order, self.status)
 
     def _end(self) -> None:
         """Write the best, and keep only the limits."""
         self.best.write(*self.out, self.first, self.job.batch.sorted_ids)
         del self.best, self.status
-        if self.job.is_split:
-            del self.split_queries
-        elif self.job.fits:
-            del self.norms, self.sizes
-            if not self.job.is_few:
-                del self.packed
+        if self.job.scan is not None:
+            self.job.scan.release()
 
     def _find_limits(self) -> None:
         """Find limits from the float32 scores of the first candidates."""
@@ -279,85 +233,14 @@ class _Pass:
     def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
         """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
         job = self.job
-        if not job.fits:
+        if job.scan is None:
             lanes = torch.arange(first, stop, dtype=torch.int64, device=job.device)
             pairs = ((self.best.rows << 32) | lanes).flatten()
             job.band[: len(pairs)] = pairs
             cursor.fill_(len(pairs))
-            return
-        ids, thresholds = job.batch.sorted_ids, None if job.is_split else self._thresholds()
-        for start in range(first, stop, job.chunk):
-            size = min(job.chunk, stop - start)
-            selection = Selection(size, None if ids is None else ids[start:], start)
-            tally = Tally(None, job.band, cursor, capacity, start)
-            if thresholds is None:
-                self._sweep_split(selection, tally)
-            elif job.is_few:
-                self._sweep_in_place(selection, thresholds, tally)
-            else:
-                self._sweep(selection, thresholds, tally)
-
-    def _thresholds(self) -> Tensor:
-        job = self.job
-        return bounds.thresholds(
-            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
-        )
-
-    def _sweep_split(self, selection: Selection, tally: Tally) -> None:
-        job, tile, operands = self.job, self.job.tile, self.job.batch.operands
-        panels = split.pack_candidates(
-            operands,
-            selection,
-            job.dim,
-            tile.candidates,
-            status=None if self.status is None else self.status[1:],
-        )
-        bound = split.split_bound(job.dim)
-        magnitude = job.batch.bias_magnitude
-        decisive = split.tiled_thresholds(bound, self.limits, self.split_queries, magnitude)
-        facts = split.SweepFacts(operands, job.dim, tile, bound)
-        split.launch_sweep(self.split_queries, panels, decisive, tally, selection.size, facts)
-
-    def _sweep_in_place(self, selection: Selection, thresholds: Tensor, tally: Tally) -> None:
-        job = self.job
-        rel = torch.full(
-            (1,), job.bound.rel * bounds.ROUND_UP, dtype=torch.float32, device=job.device
-        )
-        widths = filled([job.dim], job.device)
-        decider = Decider(thresholds[:3], rel, widths, 1, self.count, 0)
-        views = views_of(job.batch.operands.of_queries(self.queries))
-        few.launch_in_place(job.form, views, selection, decider, tally, self.status, job.tile)
-
-    def _sweep(self, selection: Selection, thresholds: Tensor, tally: Tally) -> None:
-        job, tile, operands = self.job, self.job.tile, self.job.batch.operands
-        lanes = layout.room_for_facts(operands, selection.size, tile.candidates)
-        described = Described(lanes, job.bound.norm, bias=operands.candidates.whole_bias)
-        panels = layout.pack_candidates(
-            operands,
-            selection,
-            job.dim,
-            tile.candidates,
-            status=None if self.status is None else self.status[1:],
-            described=described,
-        )
-        of_position = torch.nn.functional.pad(thresholds, (0, -self.count % tile.queries))
-        of_position[0, self.count :] = torch.nan
-        of_position = bounds.tiled(of_position, tile.queries)
-        rel = job.bound.rel * bounds.ROUND_UP
-        launcher.launch(
-            collect,
-            (-(-self.count // tile.queries), -(-selection.size // tile.candidates)),
-            {
-                "packed": SweepPanels(self.packed, panels, of_position, lanes, rel),
-                "tally": tally,
-                "num_candidates": selection.size,
-                "num_features": job.dim,
-                "FORM": job.form,
-                "TILE": tile.shape,
-            },
-            num_warps=tile.num_warps,
-            **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
-        )
+        else:
+            job.scan.limit(self.limits)
+            job.scan.sweep((first, stop), None, job.band, cursor, capacity)
 
     def _merge(self, cursor: Tensor, capacity: int) -> None:
         """Merge the pairs of the band into the best; the limits rise."""
@@ -378,7 +261,7 @@ class _Pass:
             {
                 "views": views_of(batch.operands),
                 "survivors": survivors,
-                "p_status": None if job.fits or batch.allows_nan else self.status,
+                "p_status": None if job.scan is not None else self.status,
                 "count": len(pairs),
                 "num_features": job.dim,
                 "FORM": form_of(batch.operands),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.triton.device.split_sweep import multiply_tile
+from kgfast.kernels.triton.device.split_sweep import SplitPanels, multiply_tile
 from kgfast.kernels.triton.host import configs, split
 from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
@@ -43,8 +43,7 @@ def swept_products(
     grid = len(rows.terms), len(panels.terms)
     out = queries.new_empty(grid[0] * tile.queries, grid[1] * tile.candidates, dtype=torch.float32)
     store_products[grid](
-        *(rows, panels, out, split.num_steps(dim), out.stride(0)),
-        STAGES=tile.stages,
+        *(rows, panels, out, dim, out.stride(0)),
         TILE=tile.shape,
         num_warps=tile.num_warps,
     )
@@ -66,12 +65,10 @@ def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def store_products(
-    queries, candidates, p_out, num_steps, stride, STAGES: tl.constexpr, TILE: tl.constexpr
-):
+def store_products(queries, candidates, p_out, num_features, stride, TILE: tl.constexpr):
     """Store what a sweep multiplies, one tile."""
-    both = split.SplitPanels(queries, candidates, p_out, 0.0)
-    total = multiply_tile(both, num_steps, STAGES, TILE)
+    both = SplitPanels(queries, candidates, p_out, 0.0)
+    total = multiply_tile(both, num_features, TILE)
     o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
     tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)

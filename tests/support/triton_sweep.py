@@ -15,35 +15,32 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     from kgfast.kernels.triton.device.arguments import Norm
     from kgfast.kernels.triton.host.batch import SharedOperands
     from kgfast.kernels.triton.host.configs import plan
-    from kgfast.kernels.triton.host.crop import Crop, PairBlock, Scratch
     from kgfast.kernels.triton.host.launch import architecture
-    from kgfast.kernels.triton.host.layout import query_sizes
-    from kgfast.kernels.triton.host.status import Status
+    from kgfast.kernels.triton.host.layout import Selection, query_sizes
+    from kgfast.kernels.triton.host.scan import Crop, Scan
     from kgfast.kernels.triton.host.views import form_of
 
-    facts = get_score(score)
+    facts, has_factor = get_score(score), factor is not None
     dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
-    targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
     operands = Operands(queries, Prepared(candidates, facts, None, factor))
-    batch = SharedOperands.of(operands, targets, arch, allows_nan=True)
-    has_factor = factor is not None
-    cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
-    status = Status(1, candidates.device)
-    counts = torch.zeros(4, len(queries), dtype=torch.int64, device=DEVICE)
-    crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim], status))
-    crop.score_targets()
-    crop.order = torch.arange(len(queries), device=DEVICE)
-    crop.pack_queries(PairBlock(0, len(queries), 0, len(candidates)), cut.tile)
-    crop.pack_candidates(PairBlock(0, len(queries), 0, len(candidates)), cut.tile)
+    every = torch.arange(len(queries), device=DEVICE)
+    batch = SharedOperands.of(operands, torch.zeros_like(every), arch, allows_nan=True)
+    cut = plan(facts, (len(queries), len(candidates)), dim, arch, has_factor, few=0)
+    crop = Crop(batch, dim)
+    scan = Scan(crop, cut, None)
+    scan.take(every, None)
+    scan.limit(torch.zeros(len(every), dtype=torch.float64, device=DEVICE))
+    scan._panels = scan._packed_candidates(Selection(len(candidates)))
+    packed = scan._arguments()["packed"]
+    never = packed.thresholds.clone()
+    never[:, :3] = torch.inf
     tiles = -(-len(queries) // cut.tile.queries)
     panels = -(-len(candidates) // cut.tile.candidates)
     out = torch.empty(tiles * cut.tile.queries, panels * cut.tile.candidates, device=DEVICE)
-    never = crop.packed_thresholds.clone()
-    never[:, :3] = torch.inf
     moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
-        crop.packed(never, crop.lanes)._replace(rel=0.0),
+        packed._replace(thresholds=never, rel=0.0),
         out,
         dim,
         out.stride(0),

@@ -99,6 +99,7 @@ class SweepTile(NamedTuple):
     lanes: int
     bands: int = 1
     repeats: int = 1
+    stages: int = 0  # steps of a split sweep in flight
 
 
 @triton.constexpr_function

@@ -1,13 +1,13 @@
-"""Sweep of few queries: rows of the table in place, read once, for all queries and crops.
+"""Sweep of few queries: rows of the table in place, read once for all queries.
 
 Packing pays if many queries use the packed rows. A batch of 16 or fewer queries is limited by
-reading the table, so nothing is copied here: lanes are features of rows in place, a program takes
-``TILE.lanes`` candidates and all queries, and every crop is classified on the way to the widest.
+reading the table, so nothing is copied here: lanes are features of rows in place, and a program
+takes ``TILE.lanes`` candidates and all queries.
 
 Cost model (sm_90): the table's bytes, once, and 4 bytes per candidate for a bias. Beside that,
 rotate takes 13.8 issue slots per element for one query and 7.4 for sixteen, one square root among
 them. One query needs a fifth of the time that its bytes take; sixteen queries need about twice that
-time, and 64 sums per thread. Sums are not compared before a crop ends.
+time, and 64 sums per thread. Sums are not compared before the last feature.
 
 Order of summation: a lane adds every 64th feature, at most ``ceil(D / 64)`` of them, and the 64
 lanes are then added up: the roundings that bounds.py counts.
@@ -27,21 +27,18 @@ from .arguments import (
     load_as,
     note_bad_rows,
 )
-from .sweep import HUGE, Tally, classify
+from .sweep import HUGE, classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
 
 STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 
 
 class Decider(NamedTuple):
-    """Thresholds that decide the pairs of each crop."""
+    """Numbers that decide the pairs of queries."""
 
-    thresholds: Any  # [crops][3][queries], see bounds.thresholds
-    rels: Any  # [crops] float32
-    widths: Any  # [crops] int64, in rising order
-    number: int  # number of crops
+    thresholds: Any  # [3][queries], see bounds.thresholds
+    rel: float
     queries: int
-    cursor: int  # words between the cursors of two crops
 
 
 @triton.jit
@@ -111,7 +108,7 @@ def note_bad_in_place(
 
 
 class Pairs(NamedTuple):
-    """Pairs of a tile ``[Q, C]`` at one crop, and facts of the candidates ``[C]``."""
+    """Pairs of a tile ``[Q, C]``, and facts of the candidates ``[C]``."""
 
     distance: Any
     valid: Any
@@ -121,7 +118,7 @@ class Pairs(NamedTuple):
 
 @triton.jit
 def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Count and append, for one crop, pairs by their distances."""
+    """Count and append pairs by their distances."""
     query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     p_threshold = decider.thresholds + tl.minimum(query, decider.queries - 1)
     tau = tl.load(p_threshold)[:, None]
@@ -131,7 +128,7 @@ def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr
     valid = pairs.valid & (tau == tau)
     if FORM.has_bias:
         tau += pairs.bias[None, :]
-    beats, loses = classify(pairs.distance, tau, tl.load(decider.rels), absolute)
+    beats, loses = classify(pairs.distance, tau, decider.rel, absolute)
     if tally.greater is not None:
         count = tl.sum((beats & valid).to(tl.int32), 1)  # [Q]
         tl.atomic_add(tally.greater + query, count, mask=count > 0, sem="relaxed")
@@ -159,14 +156,14 @@ def append_pairs(tally, is_open, TILE: tl.constexpr):
         tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
 
 
-@triton.jit(do_not_specialize=["num_candidates"])
+@triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_in_place(
     views,
     lanes,  # lanes of the table, with the rows of the views and the status of note_bad_in_place
     decider,
-    # data of the first crop; greater [crops][Q], band [crops][capacity]; no greater: collect
     tally,
     num_candidates,
+    num_features,
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # queries, candidates
 ):
@@ -193,49 +190,25 @@ def sweep_in_place(
         bias = load_as(views.bias.ptr + row * views.bias.step, None, tl.float32)
     total = tl.zeros((Q, C, STRIDE), tl.float32)
     norm = tl.zeros((1, C, STRIDE), tl.float32)
-    distance = tl.zeros((Q, C), tl.float32)
-    low = tl.full((), 0, tl.int32)
-    for i_crop in range(decider.number):
-        width = tl.load(decider.widths + i_crop).to(tl.int32)
-        for feature in range(low // STRIDE * STRIDE, width, STRIDE):
-            k = feature + tl.arange(0, STRIDE)
-            mask = ((k >= low) & (k < width))[None, None, :]
-            k = k.to(tl.int64)[None, None, :]
-            q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
-            c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
-            total = add_term(total, q, c, FORM, stored_move(FORM))
-            if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
-                total = tl.where(is_finite(q.a * c.b), total, float("inf"))
-            if FORM.norm != NO_NORM:
-                norm = add_norm(norm, c, mask, FORM)
-        low = tl.maximum(low, width)
-        distance = distance_of(tl.sum(total, 2), FORM)
-        if FORM.term == PRODUCT:
-            distance = -distance
-        above = bias
+    for feature in range(0, num_features, STRIDE):
+        k = feature + tl.arange(0, STRIDE)
+        mask = (k < num_features)[None, None, :]
+        k = k.to(tl.int64)[None, None, :]
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
+        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
+        total = add_term(total, q, c, FORM, stored_move(FORM))
+        if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
+            total = tl.where(is_finite(q.a * c.b), total, float("inf"))
         if FORM.norm != NO_NORM:
-            above = tl.reshape(norm_of_lanes(norm, width, 2, FORM), (C,))
-        p_greater = tally.greater
-        if tally.greater is not None:
-            p_greater += i_crop * (tl.num_programs(0) * Q)
-        of_crop = Tally(
-            p_greater,
-            tally.band + i_crop * tally.capacity,
-            tally.cursor + i_crop * decider.cursor,
-            tally.capacity,
-            tally.first,
-        )
-        of_decider = Decider(
-            decider.thresholds + i_crop * (3 * decider.queries),
-            decider.rels + i_crop,
-            decider.widths,
-            decider.number,
-            decider.queries,
-            decider.cursor,
-        )
-        pairs = Pairs(distance, m_pair, above, bias)
-        judge_in_place(pairs, of_decider, of_crop, FORM, TILE)
+            norm = add_norm(norm, c, mask, FORM)
+    distance = distance_of(tl.sum(total, 2), FORM)
+    if FORM.term == PRODUCT:
+        distance = -distance
+    above = bias
+    if FORM.norm != NO_NORM:
+        above = tl.reshape(norm_of_lanes(norm, num_features, 2, FORM), (C,))
+    judge_in_place(Pairs(distance, m_pair, above, bias), decider, tally, FORM, TILE)
     if lanes.status is not None:
         suspect = m_pair & ((tl.abs(distance) <= HUGE) == 0)
         if tl.max(tl.max(suspect.to(tl.int32), 1), 0) > 0:
-            note_bad_in_place(views, lanes.status, query, row, low, FORM, TILE)
+            note_bad_in_place(views, lanes.status, query, row, num_features, FORM, TILE)

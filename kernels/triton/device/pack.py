@@ -57,16 +57,13 @@ def rows_of(lanes, count):
 
 
 class LaneFacts(NamedTuple):
-    """Biases and norms of lanes, ``[panels][2][lanes of a panel]``, of each crop."""
+    """Biases and norms of lanes, ``[panels][2][lanes of a panel]``."""
 
     ptr: Any  # None: not needed
     bias: Vector | None  # bias of the rows
-    widths: Any  # [number] int64, in rising order; None: one crop, of all features
-    number: int
-    apart: int  # distance between the lanes of a crop and of the next
 
 
-NO_FACTS = LaneFacts(None, None, None, 1, 0)
+NO_FACTS = LaneFacts(None, None)
 
 
 @triton.jit
@@ -111,7 +108,7 @@ def pack(
     """Pack ``ROWS`` rows; write the bias, rounded, and an upper bound on the norm of each."""
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
-    facts = LaneFacts(facts.ptr, facts.bias, facts.widths, facts.number, facts.apart)
+    facts = LaneFacts(facts.ptr, facts.bias)
     NORM: tl.constexpr = PANEL.norm
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
@@ -126,18 +123,12 @@ def pack(
             if tl.program_id(1) == 0:
                 write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, facts, rows)
     else:
-        low = tl.full((), 0, tl.int32)
-        for i_crop in range(facts.number):
-            width = num_features
-            if facts.widths is not None:
-                width = tl.load(facts.widths + i_crop).to(tl.int32)
-            for feature in range(low, width, FEATURES):
-                k = feature + tl.arange(0, FEATURES)
-                seen = pack_features(lanes, rows, k, width, (p_panel, o_lane), seen, PANEL)
-            low = tl.maximum(low, width)
-            p_lane = facts.ptr + i_crop * facts.apart + i_panel * (2 * PANEL.lanes) + o_lane
-            write_bias(p_lane, facts, rows)
-            tl.store(p_lane + PANEL.lanes, norm_above(seen[0], NORM))
+        for feature in range(0, num_features, FEATURES):
+            k = feature + tl.arange(0, FEATURES)
+            seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
+        p_lane = facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane
+        write_bias(p_lane, facts, rows)
+        tl.store(p_lane + PANEL.lanes, norm_above(seen[0], NORM))
     if lanes.status is not None:
         note_bad_rows(lanes.status, rows, seen[1] > 0)
 

@@ -144,23 +144,24 @@ def new_products(TILE: tl.constexpr):
 
 
 @triton.jit
-def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
+def multiply_tile(packed, num_features, TILE: tl.constexpr):
     """Multiply the rows of a tile, ``[M, N]``."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
+    num_steps = (num_features + STEP - 1) // STEP
     width = num_steps * STEP
     o_query = (tl.program_id(0) * M + tl.arange(0, M))[:, None] * width + tl.arange(0, STEP)
     o_candidate = (tl.program_id(1) * N + tl.arange(0, N))[None, :] * width
     o_candidate += tl.arange(0, STEP)[:, None]
     total = new_products(TILE)
-    for step in tl.range(0, num_steps, num_stages=STAGES):
+    for step in tl.range(0, num_steps, num_stages=TILE.stages):
         k = step * STEP
-        q_high = tl.load(split.queries.high + o_query + k)
-        q_low = tl.load(split.queries.low + o_query + k)
-        c_high = tl.load(split.candidates.high + o_candidate + k)
+        q_high = tl.load(packed.queries.high + o_query + k)
+        q_low = tl.load(packed.queries.low + o_query + k)
+        c_high = tl.load(packed.candidates.high + o_candidate + k)
         part = add_parts(new_products(TILE), q_low, c_high, TILE)
-        if split.candidates.low is not None:
-            c_low = tl.load(split.candidates.low + o_candidate + k)
+        if packed.candidates.low is not None:
+            c_low = tl.load(packed.candidates.low + o_candidate + k)
             part = add_parts(part, q_high, c_low, TILE)
         part = add_parts(part, q_high, c_high, TILE)
         total += part
@@ -170,12 +171,12 @@ def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
+def judge_tile(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
     """Do sweep.judge, ``[M, N]``, with the norms of the parts."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
-    p_threshold = split.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
-    p_lane = split.candidates.terms + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
+    p_threshold = packed.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
+    p_lane = packed.candidates.terms + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
     lane = tl.program_id(1) * N + tl.arange(0, N)
     tau = tl.load(p_threshold)[:, None]
     valid = (tau == tau) & (lane < num_candidates)[None, :]
@@ -185,7 +186,7 @@ def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.conste
     absolute += tl.load(p_threshold + 4 * M)[:, None] * tl.load(p_lane + 3 * N)[None, :]
     if FORM.has_bias:
         tau += tl.load(p_lane)[None, :]
-    beats, loses = classify(total, tau, split.rel, absolute)
+    beats, loses = classify(total, tau, packed.rel, absolute)
     return beats & valid, loses, valid
 
 
@@ -204,38 +205,18 @@ def append_each(tally, is_open, TILE: tl.constexpr):
     tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
 
 
-@triton.jit(do_not_specialize=["num_candidates", "num_steps"])
+@triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_split(
-    split,
-    tally,
-    num_candidates,
-    num_steps,
-    STAGES: tl.constexpr,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
+    packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
 ):
-    """Count pairs that certainly beat the target; append open pairs to the band."""
-    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
-    total = multiply_tile(split, num_steps, STAGES, TILE)
-    beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
-    position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-    count = tl.sum(beats.to(tl.int32), 1)  # [M]
-    tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
-    append_each(tally, valid & ((beats | loses) == 0), TILE)
-
-
-@triton.jit(do_not_specialize=["num_candidates", "num_steps"])
-def collect_split(
-    split,
-    tally,
-    num_candidates,
-    num_steps,
-    STAGES: tl.constexpr,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Append pairs that are not certainly worse than the query's limit."""
-    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.rel)
-    total = multiply_tile(split, num_steps, STAGES, TILE)
-    _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
-    append_each(tally, valid & (loses == 0), TILE)
+    """Count pairs that certainly beat the query's limit; append open pairs to the band."""
+    packed = SplitPanels(packed.queries, packed.candidates, packed.thresholds, packed.rel)
+    total = multiply_tile(packed, num_features, TILE)
+    beats, loses, valid = judge_tile(total, packed, num_candidates, FORM, TILE)
+    if tally.greater is not None:
+        position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+        count = tl.sum(beats.to(tl.int32), 1)  # [M]
+        tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
+        append_each(tally, valid & ((beats | loses) == 0), TILE)
+    else:
+        append_each(tally, valid & (loses == 0), TILE)

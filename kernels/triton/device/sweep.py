@@ -11,9 +11,7 @@ Sums run over 64 features and are then folded into totals, which keeps the error
 fold, a tile stops if every total is past the query's limit. Sums of monotone scores only grow, so
 nothing is lost.
 
-:func:`sweep` counts for ranks and :func:`collect` keeps pairs that may be among the best;
-crop_sweep.py counts for several crops. All begin with :func:`tile_of` and :func:`extremes` and end
-with :func:`judge` and :func:`append`.
+One kernel counts for ranks and, without counts, collects pairs that may be among the best.
 """
 
 from typing import Any, NamedTuple
@@ -50,7 +48,7 @@ class SweepPanels(NamedTuple):
 class Tally(NamedTuple):
     """Counts of certain pairs, and the band of open pairs."""
 
-    greater: Any  # [positions]; int32 in a sweep
+    greater: Any  # [positions]; int32 in a sweep; None: all pairs that do not lose are open
     band: Any  # [capacity] position << 32 | lane
     cursor: Any  # [1] pairs appended, or more if there was no room
     capacity: int
@@ -161,15 +159,15 @@ def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.con
 
 
 @triton.jit
-def extremes(p_lanes, p_widest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return the highest bias of a panel, and the largest norm, from ``p_widest``."""
+def extremes(p_lanes, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Return the highest bias of a panel, and the largest norm."""
     o_lane = tl.arange(0, TILE.lanes)
     highest_bias = 0.0
     if FORM.has_bias:
         highest_bias = tl.max(tl.load(p_lanes + o_lane), 0)
     largest_norm = 0.0
     if FORM.norm != NO_NORM:
-        largest_norm = tl.max(tl.load(p_widest + TILE.lanes + o_lane), 0)
+        largest_norm = tl.max(tl.load(p_lanes + TILE.lanes + o_lane), 0)
     return highest_bias, largest_norm
 
 
@@ -287,7 +285,7 @@ def append(tally, is_open, TILE: tl.constexpr):
 
 @triton.jit
 def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return packed thresholds and lanes of this program's tile, of one crop; rows unchanged."""
+    """Return packed thresholds and lanes of this program's tile; rows unchanged."""
     return SweepPanels(
         packed.queries,
         packed.panels,
@@ -299,27 +297,15 @@ def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Count pairs that certainly beat the target; append open pairs to the band."""
+    """Count pairs that certainly beat the query's limit; append open pairs to the band."""
     packed = of_tile(packed, FORM, TILE)
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    largest = extremes(packed.lanes, packed.lanes, FORM, TILE)
+    largest = extremes(packed.lanes, FORM, TILE)
     total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
     if complete:
         beats, loses, valid = judge(total, packed, num_candidates, FORM, TILE)
-        count_certain(tally.greater, beats, TILE)
-        append(tally, valid & ((beats | loses) == 0), TILE)
-
-
-@triton.jit(do_not_specialize=["num_candidates", "num_features"])
-def collect(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Append the pairs of a tile that are not certainly worse than the query's limit.
-
-    Thresholds are minus the limits (NaN: none).
-    """
-    packed = of_tile(packed, FORM, TILE)
-    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    largest = extremes(packed.lanes, packed.lanes, FORM, TILE)
-    total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
-    if complete:
-        _, loses, valid = judge(total, packed, num_candidates, FORM, TILE)
-        append(tally, valid & (loses == 0), TILE)
+        if tally.greater is not None:
+            count_certain(tally.greater, beats, TILE)
+            append(tally, valid & ((beats | loses) == 0), TILE)
+        else:
+            append(tally, valid & (loses == 0), TILE)

@@ -17,7 +17,6 @@ class SharedOperands:
     ids: Tensor | None  # [M]
     allows_nan: bool
     arch: int  # launch.architecture
-    target_scores: Tensor | None = None  # float64 [C, B], in the caller's order of crops, if given
 
     @property
     def device(self) -> torch.device:

@@ -12,9 +12,7 @@ is assumed. Both take denormals for zero. The interpreter's root is exact.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,28 +53,17 @@ class ErrorBound:
     per_move: float = 0.0
 
 
-def num_folds(num_features: int, ends: Sequence[int]) -> int:
-    """Count the folds of a sum that is folded at the end of narrower crops, too."""
-    widths = sorted({0, num_features, *(end for end in ends if end < num_features)})
-    return sum(math.ceil((high - low) / SUM_BLOCK) for low, high in pairwise(widths))
-
-
 def error_bound(
-    score: Score,
-    num_features: int,
-    rounded_inputs: bool,
-    ends: Sequence[int] = (),
-    has_factor: bool = False,
+    score: Score, num_features: int, rounded_inputs: bool, has_factor: bool = False
 ) -> ErrorBound:
     """Return the bound of a score; ``rounded_inputs``: the sweep rounds float64 operands.
 
-    ``ends`` are the ends of crops in the sweep. The bound of a term without a derivation is
-    infinite: canonical scores decide every pair.
+    The bound of a term without a derivation is infinite: canonical scores decide every pair.
     """
     d, term = float(num_features), term_of(score)
     if term not in _BOUNDED:
         return ErrorBound(rel=0.0, absolute=math.inf)
-    folds = num_folds(num_features, ends)
+    folds = math.ceil(num_features / SUM_BLOCK)
     if score.is_rscf:
         steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
         return _rscf_bound(score, d, _gamma(steps), has_factor)
@@ -162,7 +149,9 @@ def thresholds(
     return torch.stack(rows).float()
 
 
-def tiled(of_position: Tensor, queries: int) -> Tensor:
-    """Return ``[R, B]`` of whole tiles as ``[tiles, R, queries]``."""
-    rows = len(of_position)
-    return of_position.view(rows, -1, queries).transpose(0, 1).contiguous()
+def tiled(thresholds: Tensor, queries: int) -> Tensor:
+    """Return ``[R, B]`` as ``[tiles, R, queries]``; places past the last query have no target."""
+    rows, count = thresholds.shape
+    padded = torch.nn.functional.pad(thresholds, (0, -count % queries))
+    padded[0, count:] = torch.nan
+    return padded.view(rows, -1, queries).transpose(0, 1).contiguous()

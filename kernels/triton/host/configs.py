@@ -13,6 +13,7 @@ program has threads: 32 lanes, repeated, for several warps that share out the qu
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ...scores import Score
 from ..device import arguments
@@ -28,6 +29,7 @@ QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates per 
 MAX_GRID = 65535  # programs along the second or third axis of a launch
 MIDDLE_REGISTERS = RSCF_REGISTERS = 160  # no such kernel needs more; uncapped, ptxas spills scalars
 SPLIT_REGISTERS = 240  # a cap like that of MIDDLE_REGISTERS
+IN_PLACE_REGISTERS = 255  # all registers there are; with a lower cap ptxas spills scalars
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,19 @@ class CropTile:
     @property
     def shape(self) -> arguments.SweepTile:
         """Shape for kernels."""
-        return arguments.SweepTile(self.queries, self.candidates, self.bands, self.repeats)
+        return arguments.SweepTile(
+            self.queries, self.candidates, self.bands, self.repeats, self.stages
+        )
 
 
 @dataclass(frozen=True)
 class CropPlan:
-    """Passes and chunks of one crop: a chunk of panels is packed, then swept by a pass of queries.
-
-    With ``is_split``, tensor cores sweep rows in two parts; else the sweep is float32.
-    """
+    """Passes and chunks of a crop: a chunk of panels is packed, then swept by a pass of queries."""
 
     tile: CropTile
     queries_per_pass: int
     candidates_per_chunk: int
-    is_split: bool = False
-
-    def scratch(self, query_floats: int, row_floats: int) -> tuple[int, int, int]:
-        """Return floats of packed queries, of packed panels, and of biases and norms.
-
-        A split sweep has biases and norms beside the scratch.
-        """
-        chunk = self.candidates_per_chunk
-        lanes = 0 if self.is_split else chunk * (LANE_BYTES // 4)
-        return self.queries_per_pass * query_floats, chunk * row_floats, lanes
+    rows: Literal["packed", "split", "in place"] = "packed"  # form of rows in the sweep: scan.py
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> CropTile:
@@ -113,40 +105,58 @@ def split_tile(num_queries: int, arch: int) -> CropTile:
     return CropTile(64 if num_queries <= 64 else 128, 128, 8, registers, stages=stages)
 
 
+def in_place_tile(score: Score, num_queries: int, arch: int) -> CropTile:
+    """Return a tile of rows in place, with sums that stay in registers: 8 to 64 per thread.
+
+    Queries of rscf scores, which are limited by arithmetic, share a tile in groups of four: the
+    next group finds the rows in the cache. Four queries have half the candidates for complex rows
+    on Blackwell, where the compiler takes more registers.
+    """
+    queries = min(1 << (num_queries - 1).bit_length(), 4 if score.is_rscf else FEW_QUERIES)
+    few = 2 if arch >= 100 and score.planes == 2 else 4
+    registers = IN_PLACE_REGISTERS if arch else None
+    return CropTile(queries, 16 if queries <= few else 8, 4, registers)
+
+
 def plan(
     score: Score,
-    num_queries: int,
-    num_candidates: int,
+    sizes: tuple[int, int],
     num_features: int,
     arch: int,
-    num_crops: int = 1,
     has_factor: bool = False,
+    packed_bytes: int | None = None,
+    few: int | None = None,
 ) -> CropPlan | None:
     """Cut a crop into passes and chunks that fit the scratch; None if not even one tile fits.
 
-    With ``num_crops``, the crop is the widest of that number, swept at once.
+    ``sizes`` are the numbers of queries and candidates. Packed rows take ``PACKED_BYTES``, or the
+    given number. At most ``few`` queries, or ``FEW_QUERIES``, read rows in place.
     """
-    sizes = num_queries, num_candidates
-    if num_crops == 1 and splits(score, num_queries, arch):
+    num_queries, room = sizes[0], packed_bytes or PACKED_BYTES
+    if num_queries <= min(FEW_QUERIES, FEW_QUERIES if few is None else few):
+        tile = in_place_tile(score, num_queries, arch)
+        return CropPlan(tile, FEW_QUERIES, MAX_GRID * tile.candidates, "in place")
+    if splits(score, num_queries, arch):
         row_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
-        cut = _cut(split_tile(num_queries, arch), sizes, row_bytes, row_bytes + SPLIT_LANE_BYTES)
+        tile = split_tile(num_queries, arch)
+        cut = _cut(tile, sizes, room, row_bytes, row_bytes + SPLIT_LANE_BYTES)
         if cut is not None:
-            return replace(cut, is_split=True)
-    tile = tile_for(score, num_queries, arch, num_crops)
+            return replace(cut, rows="split")
+    tile = tile_for(score, num_queries, arch)
     query_bytes = 4 * num_features * score.query_planes(has_factor)
-    row_bytes = 4 * num_features * (score.planes + has_factor) + num_crops * LANE_BYTES
-    return _cut(tile, sizes, query_bytes, row_bytes)
+    row_bytes = 4 * num_features * (score.planes + has_factor) + LANE_BYTES
+    return _cut(tile, sizes, room, query_bytes, row_bytes)
 
 
 def _cut(
-    tile: CropTile, sizes: tuple[int, int], query_bytes: int, row_bytes: int
+    tile: CropTile, sizes: tuple[int, int], room: int, query_bytes: int, row_bytes: int
 ) -> CropPlan | None:
     num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     if most_tiles == 0:
         return None
     tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
-    left = PACKED_BYTES - tiles * tile.queries * query_bytes
+    left = room - tiles * tile.queries * query_bytes
     most_panels = min(left // (row_bytes * tile.candidates), MAX_GRID)
     if most_panels == 0:
         return None

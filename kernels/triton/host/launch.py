@@ -24,6 +24,11 @@ def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: 
         kernel[grid](**args, **{**DEFAULTS, **options})
 
 
+def capped(registers: int | None) -> dict[str, int]:
+    """Return the option that caps registers: ptxas alone sometimes spills a scalar to save some."""
+    return {"maxnreg": registers} if registers else {}
+
+
 def architecture(device: torch.device) -> int:
     """Return 80, 90, ... for NVIDIA, 0 for AMD and for the interpreter.
 

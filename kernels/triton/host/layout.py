@@ -37,7 +37,6 @@ def pack_queries(
     dim: int,
     width: int,
     *,
-    out: Tensor | None = None,
     status: Tensor | None = None,
 ) -> Tensor:
     """Pack queries for a sweep, ``[tiles][dim][planes][width]``, flat.
@@ -46,7 +45,7 @@ def pack_queries(
     if given, is lowered to the least row with a number that is not finite.
     """
     planes = operands.query_planes
-    out = _room(out, operands.queries, selection, width * dim * planes, width)
+    out = _room(operands.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(operands), status)
     if operands.score.is_rscf:
         launcher.launch(
@@ -71,7 +70,7 @@ def pack_queries(
 def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
     """Pack all queries as stored, ``[tiles][dim][planes][width]``, flat."""
     planes, selection = operands.query_planes, Selection.of_rows(operands.queries)
-    out = _room(None, operands.queries, selection, width * dim * planes, width)
+    out = _room(operands.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(operands))
     _pack(lanes, selection, dim, Panel(width, planes, planes), out)
     return out
@@ -80,18 +79,14 @@ def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
 class Described(NamedTuple):
     """Biases of lanes and upper bounds on norms, which packing writes beside rows."""
 
-    out: Tensor  # [panels][2][width], flat; with crops [number, panels * 2 * width]
+    out: Tensor  # [panels][2][width], flat
     norm: Norm
-    widths: Tensor | None = None  # [number] of crops, in rising order
     bias: Tensor | None = None  # [rows]
 
     @property
     def facts(self) -> LaneFacts:
         """Facts of the lanes, for kernels."""
-        bias = None if self.bias is None else vector_of(self.bias)
-        if self.widths is None:
-            return LaneFacts(self.out, bias, None, 1, 0)
-        return LaneFacts(self.out, bias, self.widths, len(self.widths), self.out.stride(0))
+        return LaneFacts(self.out, None if self.bias is None else vector_of(self.bias))
 
 
 def pack_candidates(
@@ -111,7 +106,8 @@ def pack_candidates(
     reduced factor.
     """
     planes, total = operands.score.planes, packed_planes(operands)[1]
-    out = _room(out, operands.table, selection, width * dim * total, width)
+    if out is None:
+        out = _room(operands.table, selection, width * dim * total, width)
     panel = Panel(width, planes, total)
     of_table, of_factor = (None, None) if status is None else (status[:1], status[1:])
     table = selection.of(rows_of(operands.table, operands.score), of_table)
@@ -127,7 +123,7 @@ def pack_candidates(
 
 def room_for_facts(operands: Operands, count: int, width: int) -> Tensor:
     """Make memory for the biases and norms of lanes, flat."""
-    return _room(None, operands.table, Selection(count), 2 * width, width)
+    return _room(operands.table, Selection(count), 2 * width, width)
 
 
 def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) -> Tensor | None:
@@ -168,12 +164,8 @@ def query_sizes(operands: Operands, dim: int) -> Tensor | None:
     return sizes
 
 
-def _room(
-    out: Tensor | None, like: Tensor, selection: Selection, floats: int, width: int
-) -> Tensor:
-    """Return ``out``, or memory for a number of floats per panel."""
-    if out is not None:
-        return out
+def _room(like: Tensor, selection: Selection, floats: int, width: int) -> Tensor:
+    """Make memory for a number of floats per panel."""
     return like.new_empty(-(-selection.size // width) * floats, dtype=torch.float32)
 
 

@@ -19,17 +19,13 @@ from ..device.pack import PACK_ROWS
 from ..device.split_sweep import (
     SPLIT_FEATURES,
     SPLIT_NORMS,
-    SplitPanels,
     SplitRows,
-    collect_split,
     pack_parts,
-    sweep_split,
 )
-from ..device.sweep import Tally
-from . import bounds, configs
+from . import bounds
 from . import launch as launcher
 from .layout import Selection
-from .views import form_of, plane_of, vector_of
+from .views import plane_of, vector_of
 
 CUT = 3 * bounds.UNIT  # error of one product, relative to the largest addend: twice 1.5 units
 _LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, relative to the number
@@ -80,17 +76,6 @@ def thresholds(
     return torch.stack([-target_scores, *rounded]).float()
 
 
-def tiled_thresholds(
-    bound: SplitBound, target_scores: Tensor, queries: SplitRows, bias_magnitude: Tensor | None
-) -> Tensor:
-    """Return thresholds of packed queries, ``[tiles, 5, rows of a tile]``; NaN past the last."""
-    count, width = len(target_scores), queries.terms.shape[2]
-    rows = thresholds(bound, target_scores, norms_of(queries, count), bias_magnitude)
-    rows = torch.nn.functional.pad(rows, (0, -count % width))
-    rows[0, count:] = torch.nan
-    return bounds.tiled(rows, width)
-
-
 def num_steps(dim: int) -> int:
     """Return the steps of a sweep over ``dim`` features."""
     return -(-dim // SPLIT_FEATURES)
@@ -107,58 +92,32 @@ def norms_of(rows: SplitRows, count: int) -> Tensor:
     return terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
-def row_floats(dim: int) -> int:
-    """Return the float32 numbers of a packed row: both parts."""
-    return num_steps(dim) * SPLIT_FEATURES
-
-
 def pack_queries(
-    operands: Operands,
-    selection: Selection,
-    dim: int,
-    width: int,
-    *,
-    out: Tensor | None = None,
-    status: Tensor | None = None,
+    operands: Operands, selection: Selection, dim: int, width: int, status: Tensor | None = None
 ) -> SplitRows:
     """Pack negated queries in tiles of ``width``, like ``layout.pack_queries``."""
     lanes = selection.of(plane_of(operands.queries), status)
-    return _pack(lanes, None, (selection.size, dim), width, out, is_negated=True)
+    return _pack(lanes, None, (selection.size, dim), width, is_negated=True)
 
 
 def pack_candidates(
-    operands: Operands,
-    selection: Selection,
-    dim: int,
-    width: int,
-    *,
-    out: Tensor | None = None,
-    status: Tensor | None = None,
+    operands: Operands, selection: Selection, dim: int, width: int, status: Tensor | None = None
 ) -> SplitRows:
     """Pack candidates in panels of ``width``, like ``layout.pack_candidates``."""
     lanes = selection.of(plane_of(operands.table), status)
     bias = operands.candidates.whole_bias
-    return _pack(lanes, bias, (selection.size, dim), width, out, is_negated=False)
+    return _pack(lanes, bias, (selection.size, dim), width, is_negated=False)
 
 
 def _pack(
-    lanes: Lanes,
-    bias: Tensor | None,
-    shape: tuple[int, int],
-    width: int,
-    out: Tensor | None,
-    *,
-    is_negated: bool,
+    lanes: Lanes, bias: Tensor | None, shape: tuple[int, int], width: int, *, is_negated: bool
 ) -> SplitRows:
     (count, dim), rows = shape, lanes.rows.ptr
     panels = -(-count // width)
-    numbers = panels * width * row_floats(dim)
-    if out is None:
-        out = rows.new_empty(numbers, dtype=torch.float32)
-    halves = out[:numbers].view(torch.bfloat16)
+    numbers = panels * width * num_steps(dim) * SPLIT_FEATURES
     packed = SplitRows(
-        halves[:numbers],
-        halves[numbers:] if has_low(rows) else None,
+        rows.new_empty(numbers, dtype=torch.bfloat16),
+        rows.new_empty(numbers, dtype=torch.bfloat16) if has_low(rows) else None,
         rows.new_empty(panels, _TERMS, width, dtype=torch.float32),
     )
     launcher.launch(
@@ -176,39 +135,3 @@ def _pack(
         num_warps=4,
     )
     return packed
-
-
-def launch_sweep(
-    queries: SplitRows,
-    candidates: SplitRows,
-    decisive: Tensor,
-    tally: Tally,
-    num_candidates: int,
-    facts: "SweepFacts",
-) -> None:
-    """Sweep packed rows: count and collect, or only collect if ``tally`` has no counts."""
-    launcher.launch(
-        collect_split if tally.greater is None else sweep_split,
-        (len(queries.terms), len(candidates.terms)),
-        {
-            "split": SplitPanels(queries, candidates, decisive, facts.bound.rel * bounds.ROUND_UP),
-            "tally": tally,
-            "num_candidates": num_candidates,
-            "num_steps": num_steps(facts.dim),
-            "STAGES": facts.tile.stages,
-            "FORM": form_of(facts.operands),
-            "TILE": facts.tile.shape,
-        },
-        num_warps=facts.tile.num_warps,
-        **({"maxnreg": facts.tile.max_registers} if facts.tile.max_registers else {}),
-    )
-
-
-@dataclass(frozen=True)
-class SweepFacts:
-    """Arguments that all launches of a sweep share."""
-
-    operands: Operands
-    dim: int
-    tile: configs.CropTile
-    bound: SplitBound

@@ -61,10 +61,10 @@ def loop_of(launch, arch: int, elements: int):
 
 
 PAIRS = {  # kernels that need most registers; other scores do less of the same
-    "rotate": (100, torch.float32, True, {"collect"} | PULL),
-    "many of rotate": (1000, torch.float32, False, {"collect"} | PULL),
+    "rotate": (100, torch.float32, True, {"sweep"} | PULL),
+    "many of rotate": (1000, torch.float32, False, {"sweep"} | PULL),
     "one of rotate": (1, torch.float16, True, PULL),
-    "l2": (1000, torch.bfloat16, True, {"collect"} | PULL),
+    "l2": (1000, torch.bfloat16, True, {"sweep"} | PULL),
     "dot": (100, torch.float32, True, set()),
 }
 
@@ -100,7 +100,7 @@ def test_no_kernel_of_pairs_spills(case: str, arch: int) -> None:
     batch, dtype, options, others = PAIRS[case]
     names = set()
     for launch in pairs_recorded(case.split()[-1], batch, arch=arch, dtype=dtype, options=options):
-        if launch.name not in OF_PAIRS | PULL | {"collect"}:  # test_compile_sweeps.py
+        if launch.name not in OF_PAIRS | PULL | {"sweep"}:  # test_compile_sweeps.py
             continue
         names.add(launch.name)
         code = aot.compile_for(launch, arch)
@@ -143,7 +143,7 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
 )
 def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
     batch, options = case
-    for name in ("score_tiles", "collect") if batch > 1 else ("score_tiles",):
+    for name in ("score_tiles", "sweep") if batch > 1 else ("score_tiles",):
         launch = only(pairs_recorded("rotate", batch, arch=arch, options=options), name)
         threads = 32 * launch.options["num_warps"]
         elements = launch.tile.rows * launch.tile.lanes // threads

@@ -25,37 +25,33 @@ from support import aot
     num_candidates=st.integers(1, 10**8),
     dim=st.one_of(st.integers(1, 2000), st.integers(1, 10**6)),
     arch=st.sampled_from([0, 80, 90, 100]),
-    num_crops=st.integers(1, 5),
     is_moved=st.booleans(),
 )
 @examples(300)
-def test_scratch_is_bounded(
-    score, num_queries, num_candidates, dim, arch, num_crops, is_moved
-) -> None:
-    from kgfast.kernels.triton.host import configs, nest
+def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_moved) -> None:
+    from kgfast.kernels.triton.host import configs
 
     facts = get_score(score)
     has_factor = facts.is_rscf and is_moved
-    plan = configs.plan(facts, num_queries, num_candidates, dim, arch, num_crops, has_factor)
+    plan = configs.plan(facts, (num_queries, num_candidates), dim, arch, has_factor)
     if plan is None:
         assert dim >= 10_000
         return
+    tile = plan.tile
+    assert plan.queries_per_pass % tile.queries == 0
+    assert plan.candidates_per_chunk % tile.candidates == 0
+    assert plan.candidates_per_chunk // tile.candidates <= 65535
+    assert tile.queries * tile.candidates <= configs.BAND_PAIRS
+    if plan.rows == "in place":
+        return
     of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
     packed = plan.queries_per_pass * 4 * dim * of_query
-    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + num_crops * configs.LANE_BYTES)
-    bands = configs.BAND_PAIRS + num_crops * nest.band_of_each(plan, num_crops)
-    assert packed + 8 * bands <= 53 << 20
-    assert nest.band_of_each(plan, num_crops) >= plan.tile.queries * plan.tile.candidates
-    assert plan.queries_per_pass % plan.tile.queries == 0
-    assert plan.candidates_per_chunk % plan.tile.candidates == 0
-    assert plan.candidates_per_chunk // plan.tile.candidates <= 65535
-    assert plan.tile.queries * plan.tile.candidates <= configs.BAND_PAIRS
-    if plan.is_split:
-        assert (plan.tile.candidates, plan.tile.num_warps) == (128, 8)
+    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + configs.LANE_BYTES)
+    assert packed + 8 * configs.BAND_PAIRS <= 45 << 20
+    if plan.rows == "split":
+        assert (tile.candidates, tile.num_warps) == (128, 8)
         assert not facts.monotone
-        assert num_crops == 1
     else:  # a warp's threads have their lanes beside each other, and bands of rows have all lanes
-        tile = plan.tile
         assert tile.candidates == (32 if arch else 64) * tile.repeats
         assert tile.bands == tile.num_warps
         assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
@@ -63,9 +59,9 @@ def test_scratch_is_bounded(
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_few_queries_of_a_million_rows_are_one_launch(batch) -> None:
-    from kgfast.kernels.triton.host import configs, few
+    from kgfast.kernels.triton.host import configs
 
-    assert configs.MAX_GRID * few.tile_for(get_score("rotate"), batch, 90).candidates > 10**6
+    assert configs.MAX_GRID * configs.in_place_tile(get_score("rotate"), batch, 90).candidates > 1e6
 
 
 @pytest.mark.parametrize(
@@ -124,7 +120,7 @@ def test_a_score_is_known_by_its_facts(name) -> None:
 
     facts, same = get_score(name), dataclasses.replace(get_score(name), name="mine", code=9)
     assert views.term_of(facts) == views.term_of(same)
-    expected, actual = (bounds.error_bound(score, 100, False, (), True) for score in (facts, same))
+    expected, actual = (bounds.error_bound(score, 100, False, True) for score in (facts, same))
     assert actual == expected
 
 

@@ -117,7 +117,7 @@ def test_many_passes_and_chunks(engine, score):
         f"{CONFIGS}.QUERY_BYTES": 32 * row_bytes,
         f"{CONFIGS}.PACKED_BYTES": 100 * row_bytes + 8 * 64,
         f"{TOPK}.MOST_QUERIES": 4,
-        f"{TOPK}.CANDIDATE_BYTES": 64 * 40,
+        f"{TOPK}.PACKED_BYTES": 100 * row_bytes + 8 * 64,
     }
     ids = torch.randperm(150, generator=torch.Generator().manual_seed(0))[:140]
     check(engine, ties(score, 70, 150, candidate_ids=ids), settings, 3)
@@ -127,7 +127,7 @@ def test_many_passes_and_chunks(engine, score):
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_rows_too_long_for_the_scratch(engine, has_ids):
     settings = {f"{CONFIGS}.PACKED_BYTES": 64, f"{CONFIGS}.BAND_PAIRS": 32}
-    settings |= {f"{TOPK}.CANDIDATE_BYTES": 64, f"{TOPK}.BAND_PAIRS": 64}
+    settings |= {f"{TOPK}.PACKED_BYTES": 64, f"{TOPK}.BAND_PAIRS": 64}
     ids = torch.tensor([7, 3, 19, 11]) if has_ids else None
     check(engine, ties("rotate", 4, 20, candidate_ids=ids), settings, 3)
 
@@ -168,7 +168,7 @@ def test_a_bad_row_of_a_later_block_is_named(
     with (
         packed(),
         patch(f"{CONFIGS}.PACKED_BYTES", size),
-        patch(f"{TOPK}.CANDIDATE_BYTES", size),
+        patch(f"{TOPK}.PACKED_BYTES", size),
         pytest.raises(ValueError, match="candidates: row 140 holds"),
     ):
         consumer(engine, table[:1], table)

@@ -1,0 +1,208 @@
+"""The sweep of one crop: pairs of some queries and candidates, against a limit of each query.
+
+A scan takes queries, then limits of their scores, and sweeps candidates block by block. A pair that
+certainly reaches its limit is counted, and a pair that the sweep cannot decide is appended to a
+band. Rows are packed in float32 (device/sweep.py), split for tensor cores (device/split_sweep.py),
+or read in place for few queries (device/in_place.py).
+
+A *position* is a place among the queries that were taken, a *lane* a place among all candidates.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..device.in_place import Decider, sweep_in_place
+from ..device.split_sweep import SplitPanels, sweep_split
+from ..device.sweep import SweepPanels, Tally, sweep
+from . import bounds, configs, layout, split
+from . import launch as launcher
+from .batch import SharedOperands
+from .layout import Described, Selection
+from .views import are_rounded, form_of, views_of
+
+
+class Crop:
+    """The first ``dim`` features of a batch, and the error of their float32 sweep."""
+
+    def __init__(self, batch: SharedOperands, dim: int) -> None:
+        self.batch, self.dim, operands = batch, dim, batch.operands
+        self.bound = bounds.error_bound(
+            operands.score, dim, are_rounded(operands), operands.has_factor
+        )
+        self.rel = self.bound.rel * bounds.ROUND_UP
+        self.form = form_of(operands, self.bound.norm)
+
+    @cached_property
+    def _norms(self) -> Tensor | None:
+        every = Selection(self.batch.num_queries)
+        return layout.query_norms(self.batch.operands, every, self.dim, self.bound.norm)
+
+    @cached_property
+    def _sizes(self) -> Tensor | None:
+        return layout.query_sizes(self.batch.operands, self.dim)
+
+    def thresholds(self, limits: Tensor, queries: Tensor | None = None) -> Tensor:
+        """Return the thresholds of limits ``[b]`` of some queries, or of all: bounds.thresholds."""
+        norms, sizes = self._norms, self._sizes
+        if queries is not None:
+            norms = None if norms is None else norms[queries]
+            sizes = None if sizes is None else sizes[:, queries]
+        magnitude = self.batch.bias_magnitude
+        return bounds.thresholds(self.bound, limits, norms, magnitude, sizes)
+
+
+class Scan:
+    """Sweep by packed rows, and the parts that other sweeps replace."""
+
+    kernel: Any = sweep
+
+    def __init__(self, crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> None:
+        """Make a sweep by a plan; ``ids`` are those of the lanes, None for all rows."""
+        self.crop, self.batch, self.dim = crop, crop.batch, crop.dim
+        self.tile, self._chunk, self._ids = plan.tile, plan.candidates_per_chunk, ids
+        self.release()
+
+    def release(self) -> None:
+        """Free the packed rows."""
+        self._queries: Any = None
+        self._panels: Any = None
+        self._swept = (0, 0)
+
+    def take(self, queries: Tensor, status: Tensor | None) -> None:
+        """Pack queries ``[b]``; ``status [3]`` notes bad rows of queries, candidates and factor."""
+        self._queries, self._taken, self._status = None, queries, status
+        self._queries = self._packed_queries(Selection(len(queries), queries))
+
+    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
+        """Set the limits ``[b]``, float64; ``thresholds`` are those of all queries, if known."""
+        self._thresholds = bounds.tiled(self._rows(limits, thresholds), self.tile.queries)
+
+    def counts(self) -> Tensor:
+        """Return zeros, int32, a count for each position; the last tile may be ragged."""
+        size = -(-len(self._taken) // self.tile.queries) * self.tile.queries
+        return torch.zeros(size, dtype=torch.int32, device=self.batch.device)
+
+    def sweep(
+        self,
+        lanes: tuple[int, int],
+        greater: Tensor | None,
+        band: Tensor,
+        cursor: Tensor,
+        capacity: int,
+    ) -> None:
+        """Sweep lanes ``first .. stop - 1``; count certain pairs, append open pairs to the band.
+
+        Without ``greater``, every pair is appended that may reach its limit. ``cursor [1]`` counts
+        the appended pairs.
+        """
+        first, stop = lanes
+        for start in range(first, stop, self._chunk):
+            size = min(self._chunk, stop - start)
+            if self._swept != (start, size):
+                self._panels, ids = None, None if self._ids is None else self._ids[start:]
+                self._panels = self._packed_candidates(Selection(size, ids, start))
+                self._swept = start, size
+            self._launch(size, Tally(greater, band, cursor, capacity, start))
+
+    def _rows(self, limits: Tensor, thresholds: Tensor | None) -> Tensor:
+        if thresholds is None:
+            return self.crop.thresholds(limits, self._taken)
+        return thresholds[:, self._taken]
+
+    def _packed_queries(self, selection: Selection) -> Any:
+        return layout.pack_queries(
+            self.batch.operands, selection, self.dim, self.tile.queries, status=self._status
+        )
+
+    def _packed_candidates(self, selection: Selection) -> Any:
+        operands, width = self.batch.operands, self.tile.candidates
+        described = Described(
+            layout.room_for_facts(operands, selection.size, width),
+            self.crop.bound.norm,
+            operands.candidates.whole_bias,
+        )
+        status = None if self._status is None else self._status[1:]
+        panels = layout.pack_candidates(
+            operands, selection, self.dim, width, status=status, described=described
+        )
+        return panels, described.out
+
+    def _arguments(self) -> dict[str, Any]:
+        panels, lanes = self._panels
+        rows = self._queries, panels, self._thresholds, lanes, self.crop.rel
+        return {"packed": SweepPanels(*rows)}
+
+    def _launch(self, size: int, tally: Tally) -> None:
+        tile = self.tile
+        launcher.launch(
+            type(self).kernel,
+            (-(-len(self._taken) // tile.queries), -(-size // tile.candidates)),
+            {
+                **self._arguments(),
+                "tally": tally,
+                "num_candidates": size,
+                "num_features": self.dim,
+                "FORM": self.crop.form,
+                "TILE": tile.shape,
+            },
+            num_warps=tile.num_warps,
+            **launcher.capped(tile.max_registers),
+        )
+
+
+class SplitScan(Scan):
+    """Sweep of dot products by tensor cores."""
+
+    kernel = sweep_split
+
+    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
+        rows = split.thresholds(
+            split.split_bound(self.dim),
+            limits,
+            split.norms_of(self._queries, len(limits)),
+            self.batch.bias_magnitude,
+        )
+        self._thresholds = bounds.tiled(rows, self.tile.queries)
+
+    def _packed_queries(self, selection: Selection) -> Any:
+        return split.pack_queries(
+            self.batch.operands, selection, self.dim, self.tile.queries, status=self._status
+        )
+
+    def _packed_candidates(self, selection: Selection) -> Any:
+        status = None if self._status is None else self._status[1:]
+        return split.pack_candidates(
+            self.batch.operands, selection, self.dim, self.tile.candidates, status=status
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        rel = split.split_bound(self.dim).rel * bounds.ROUND_UP
+        return {"packed": SplitPanels(self._queries, self._panels, self._thresholds, rel)}
+
+
+class ScanInPlace(Scan):
+    """Sweep of few queries, which packs nothing."""
+
+    kernel = sweep_in_place
+
+    def _packed_queries(self, selection: Selection) -> Any:
+        return views_of(self.batch.operands.of_queries(self._taken))
+
+    def _packed_candidates(self, selection: Selection) -> Any:
+        return selection.of(self._queries.table, self._status)
+
+    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
+        self._thresholds = self._rows(limits, thresholds)[:3].contiguous()
+
+    def _arguments(self) -> dict[str, Any]:
+        decider = Decider(self._thresholds, self.crop.rel, len(self._taken))
+        return {"views": self._queries, "lanes": self._panels, "decider": decider}
+
+
+def scan_of(crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> Scan:
+    """Make the sweep that a plan calls for."""
+    kinds = {"packed": Scan, "split": SplitScan, "in place": ScanInPlace}
+    return kinds[plan.rows](crop, plan, ids)
