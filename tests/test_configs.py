@@ -2,7 +2,7 @@
 
 import pytest
 
-from kgfast.extras.search.space import Space
+from kgfast.extras.search.searching import Space
 from kgfast.training import Config
 from support.paths import ROOT
 from support.small_runs import merged, sections_of_table

@@ -53,7 +53,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "search.minutes: set the minutes, or set search.trials to a number of trials"),
+        ((), "search.minutes: set the minutes, or search.trials"),
         (("--minutes", "0"), "--set: search.minutes: Input should be greater than 0; got 0.0"),
         (
             ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),

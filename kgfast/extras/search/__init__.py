@@ -1,7 +1,4 @@
-"""Search for values of a config's keys, with the sampler, the pruner and the storage of optuna.
-
-:mod:`space` checks the ranges of a config and draws from them; :mod:`searching` runs the trials.
-"""
+"""Search for values of a config's keys, with the sampler, the pruner and the storage of optuna."""
 
 from kgfast.extras.search.searching import load_search, rows_of, search
 

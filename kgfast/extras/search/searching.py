@@ -3,12 +3,12 @@
 A trial is a run of ``kgfast train``, whose evaluations on valid are reported to optuna.
 """
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import optuna
@@ -17,15 +17,15 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from kgfast.datasets import Dataset
-from kgfast.extras.search.space import Space
 from kgfast.locks import locked
-from kgfast.text import escaped
+from kgfast.text import escaped, shown
 from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset
-from kgfast.training.config import may_change
+from kgfast.training.config import IGNORED, assigned, may_change
 from kgfast.whole_files import write_durably
 
 _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
 _OUTCOME, _SECONDS = "outcome", "seconds"  # notes of kgfast on a trial
+_TRIES = 200  # tries of a value with values of other ranges, before the value is refused
 
 
 def search(
@@ -72,32 +72,23 @@ def search(
     Raises
     ------
     ValueError
-        If the ranges do not fit the config (see :class:`~kgfast.extras.search.space.Space`), there
-        is neither ``trials`` nor ``minutes``, or no validation triple; if the folder holds a search
-        and ``resume`` is False, or a search of another config; if another process writes the
-        folder.
+        If the ranges do not fit the config, there is neither ``trials`` nor ``minutes``, or no
+        validation triple; if the folder holds a search and ``resume`` is False, or a search of
+        another config; if another process writes the folder.
     KeyboardInterrupt
         On Ctrl-C, when the current step is done and saved.
     """
-    _check(config)
     space, path = Space(config), Path(folder)
     data = load_dataset(config) if dataset is None else dataset
     if not len(data.valid):
         raise ValueError(f"dataset {data.name} has no validation triples to compare by")
     path.mkdir(parents=True, exist_ok=True)
-    with locked(path), _quiet():
+    with locked(path):
         study = _begun(config, path, resume)
         searching = _Searching(config, space, path, data, study, progress)
-        if study.trials:
-            searching.say(f"{path}: resumed after {len(study.trials)} trials")
         try:
             while not searching.is_over():
                 searching.try_next()
-        except KeyboardInterrupt:
-            file = path / "config.yaml"
-            again = f"continue with: kgfast search --config {file} --run {path} --resume"
-            print(f"interrupted; {again}", file=sys.stderr)
-            raise
         except _TimeIsUp:
             pass  # the trial is open, and continues with more minutes
         return study
@@ -149,74 +140,141 @@ def rows_of(study: optuna.Study) -> list[dict[str, Any]]:
     return sorted(rows, key=merit, reverse=True)
 
 
+class Space:
+    """The configs that trials may have."""
+
+    def __init__(self, config: Config) -> None:
+        if config.search is None:
+            raise ValueError(
+                "search.ranges is missing: give ranges of keys, such as search: "
+                "{ranges: {optim.lr: {low: 1e-4, high: 1e-1, log: true}}}"
+            )
+        if config.search.trials is None and config.search.minutes is None:
+            raise ValueError("search.minutes: set the minutes, or search.trials")
+        self._base = config.to_dict() | {"search": None}
+        self._ranges, self._ends = config.search.ranges, {}
+        for key in self._ranges:
+            is_fixed = key in IGNORED or key.partition(".")[0] in ("dataset", "search")
+            if is_fixed or may_change(key):
+                raise ValueError(f"search.ranges.{key}: must be equal in all trials")
+            self._ends[key] = [self._checked(key, value) for value in self._values(key)]
+
+    def draw(self, trial: Any) -> dict[str, Any]:
+        """Draw a value for each key; a trial of optuna that has its values keeps them."""
+        values = {}
+        for key, ends in self._ends.items():
+            if self._ranges[key].choices is not None:
+                choices = {_plain(value): value for value in ends}
+                values[key] = choices[trial.suggest_categorical(key, list(choices))]
+            else:
+                suggest = trial.suggest_int if isinstance(ends[0], int) else trial.suggest_float
+                values[key] = suggest(key, *ends, log=self._ranges[key].log)
+        return values
+
+    def config_of(self, values: Mapping[str, Any]) -> Config:
+        """Return the config of a trial; raise ValueError if values contradict each other."""
+        return Config.from_dict(assigned(self._base, values))
+
+    def _values(self, key: str) -> Sequence[Any]:
+        choices, low, high = (getattr(self._ranges[key], it) for it in ("choices", "low", "high"))
+        return (low, high) if choices is None else choices
+
+    def _checked(self, key: str, value: Any) -> Any:
+        """Return a value in the type of a config: alone, or with values of other ranges."""
+        generator, alone = Random(0), ""  # noqa: S311, a search is repeated by its seed
+        others = [name for name in self._ranges if name != key]
+        for _ in range(_TRIES if others else 1):
+            drawn = {name: generator.choice(self._values(name)) for name in others if alone}
+            try:
+                return self.config_of(drawn | {key: value}).flat().get(key, value)
+            except ValueError as error:
+                alone = alone or str(error)
+        raise ValueError(f"search.ranges.{key}: {shown(value)} cannot be: {alone}")
+
+
+def _plain(value: Any) -> Any:
+    """Return the text of a list or an object, since optuna takes neither."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
 class _TimeIsUp(Exception):
     """End of the minutes of a search, within a trial."""
 
 
-@dataclass
-class _Searching:
-    """Search in a folder."""
+class _Searching(Callback):
+    """Search in a folder: trains trials, and hands the evaluations of each to optuna."""
 
-    config: Config
-    space: Space
-    path: Path
-    dataset: Dataset
-    study: optuna.Study
-    progress: bool
+    def __init__(
+        self,
+        config: Config,
+        space: Space,
+        path: Path,
+        dataset: Dataset,
+        study: optuna.Study,
+        progress: bool,
+    ) -> None:
+        self._config, self._space, self._path, self._dataset = config, space, path, dataset
+        self._study, self._progress = study, progress
+        if study.trials:
+            self._say(f"{path}: resumed after {len(study.trials)} trials")
 
     def is_over(self) -> bool:
-        assert self.config.search is not None
-        ended, most = self._ended(), self.config.search.trials
-        return self.is_late(0.0) or (most is not None and len(ended) >= most)
-
-    def is_late(self, seconds: float) -> bool:
-        """Return whether time is up after so many seconds of the present trial."""
-        assert self.config.search is not None
-        before = sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in self._ended())
-        minutes = self.config.search.minutes
-        return minutes is not None and before + seconds >= 60 * minutes
+        assert self._config.search is not None
+        most = self._config.search.trials
+        return self._is_late(0.0) or (most is not None and len(self._ended()) >= most)
 
     def try_next(self) -> None:
         """Train a new trial, or the interrupted one; an exception leaves the trial open."""
-        trial = self._next()
-        state, ended, mrr = self._trained(trial)
-        trial.set_user_attr(_OUTCOME, ended)
-        self.study.tell(trial, mrr, state=state)
+        trials = self._study.get_trials(deepcopy=False)
+        if trials and not trials[-1].state.is_finished():
+            trial = optuna.Trial(self._study, trials[-1]._trial_id)
+        else:
+            # A seed for each number: a search that was interrupted draws the same.
+            seed = (self._config.seed * 1_000_003 + len(trials)) % 2**32
+            self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+            trial = self._study.ask()
+        state, outcome, mrr = self._trained(trial)
+        trial.set_user_attr(_OUTCOME, outcome)
+        self._study.tell(trial, mrr, state=state)
         self._keep_best()
         shown = "" if mrr is None else f"  MRR {mrr:.4f}"
         values = "  ".join(f"{key} {value}" for key, value in trial.params.items())
-        self.say(f"trial {trial.number}  {ended}{shown}  {values}")
+        self._say(f"trial {trial.number}  {outcome}{shown}  {values}")
 
-    def say(self, line: str) -> None:
-        if self.progress:
-            print(escaped(line), file=sys.stderr)
-
-    def _next(self) -> optuna.Trial:
-        trials = self.study.get_trials(deepcopy=False)
-        if trials and not trials[-1].state.is_finished():
-            return optuna.Trial(self.study, trials[-1]._trial_id)
-        # The seed is that of the trial's number, so a search that was interrupted draws the same.
-        seed = (self.config.seed * 1_000_003 + len(trials)) % 2**32
-        self.study.sampler = optuna.samplers.TPESampler(seed=seed)
-        return self.study.ask()
+    def on_evaluation(self, row: dict[str, Any]) -> None:
+        """Report an evaluation of the present trial; raise if the trial or the search ends."""
+        trial, config = self._trial, self._of_trial
+        unit, total = _length_of(config)
+        if row.get("dim") != (None if config.med is None else max(config.med.dims)):
+            return
+        trial.set_user_attr(_SECONDS, row["time"])
+        trials = self._study.get_trials(deepcopy=False)
+        if row[unit] not in trials[trial.number].intermediate_values:
+            trial.report(row["mrr"], int(row[unit]))
+        if row[unit] == total:
+            return
+        if trial.should_prune():
+            raise optuna.TrialPruned
+        if self._is_late(row["time"]):
+            raise _TimeIsUp
 
     def _trained(self, trial: optuna.Trial) -> tuple[TrialState, str, float | None]:
         """Train a trial; return how it ended, and the MRR if it was trained to its end."""
-        values = self.space.draw(trial)
-        for other in self.study.get_trials(deepcopy=False)[: trial.number]:
+        values = self._space.draw(trial)
+        for other in self._study.get_trials(deepcopy=False)[: trial.number]:
             if other.params == trial.params:  # the sampler learns nothing of a failed trial
                 return TrialState.FAIL, f"repeats trial {other.number}", None
         try:
-            config = self.space.config_of(values | {"dataset.test_on": "valid"})
+            config = self._space.config_of(values | {"dataset.test_on": "valid"})
         except ValueError as error:
             return TrialState.PRUNED, f"contradicts: {error}", None
-        reports = _Reports(trial, config, self.is_late)
+        self._trial, self._of_trial = trial, config
         trainer = Trainer(
             config,
             self._run(trial.number).path,
-            dataset=self.dataset,
-            progress=self.progress and sys.stderr.isatty(),
-            callbacks=[reports],
+            dataset=self._dataset,
+            progress=self._progress and sys.stderr.isatty(),
+            callbacks=[self],
         )
         try:
             result = trainer.fit(resume=True)
@@ -226,68 +284,36 @@ class _Searching:
             return TrialState.PRUNED, f"diverged: {error}", None
         except (MemoryError, torch.OutOfMemoryError) as error:
             return TrialState.PRUNED, f"out of memory: {error}", None
-        finally:
-            trial.set_user_attr(_SECONDS, reports.seconds)
         return TrialState.COMPLETE, _DONE, result.valid["mrr"]
 
+    def _is_late(self, seconds: float) -> bool:
+        """Return whether time is up after so many seconds of the present trial."""
+        assert self._config.search is not None
+        minutes = self._config.search.minutes
+        before = sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in self._ended())
+        return minutes is not None and before + seconds >= 60 * minutes
+
     def _ended(self) -> list[optuna.trial.FrozenTrial]:
-        trials = self.study.get_trials(deepcopy=False)
+        trials = self._study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.is_finished()]
 
     def _run(self, number: int) -> RunFolder:
-        return RunFolder(self.path / "trials" / str(number))
+        return RunFolder(self._path / "trials" / str(number))
 
     def _keep_best(self) -> None:
         """Write the config of the best trial, and drop the checkpoints of others that ended."""
-        ended = self._ended()
-        done = [trial for trial in ended if trial.state is TrialState.COMPLETE]
-        best = self.study.best_trial if done else None
-        for trial in ended:
+        is_done = any(trial.state is TrialState.COMPLETE for trial in self._ended())
+        best = self._study.best_trial if is_done else None
+        for trial in self._ended():
             if best is None or trial.number != best.number:
                 self._run(trial.number).drop_states()
         if best is not None:
-            config = self.space.config_of(self.space.draw(best))
-            write_durably(self.path / "best.yaml", config.to_yaml, "the best config")
+            config = self._space.config_of(self._space.draw(best))
+            write_durably(self._path / "best.yaml", config.to_yaml, "the best config")
 
-
-class _Reports(Callback):
-    """Evaluations of a run, reported to optuna, which may stop the trial."""
-
-    def __init__(
-        self, trial: optuna.Trial, config: Config, is_late: Callable[[float], bool]
-    ) -> None:
-        self._trial, self._is_late = trial, is_late
-        self._unit, self._total = _length_of(config)
-        self._width = None if config.med is None else max(config.med.dims)
-        self.seconds = float(trial.user_attrs.get(_SECONDS, 0.0))
-
-    def on_evaluation(self, row: dict[str, Any]) -> None:
-        self.seconds, reached = row["time"], int(row[self._unit])
-        if row.get("dim") != self._width:
-            return
-        self._trial.set_user_attr(_SECONDS, self.seconds)
-        trials = self._trial.study.get_trials(deepcopy=False)
-        if reached not in trials[self._trial.number].intermediate_values:
-            self._trial.report(row["mrr"], reached)
-        if reached == self._total:
-            return
-        if self._trial.should_prune():
-            raise optuna.TrialPruned
-        if self._is_late(self.seconds):
-            raise _TimeIsUp
-
-
-def _check(config: Config) -> None:
-    """Raise ValueError unless the section ``search`` of a config is complete."""
-    if config.search is None:
-        raise ValueError(
-            "search.ranges is missing: give ranges of keys, such as search: "
-            "{ranges: {optim.lr: {low: 1e-4, high: 1e-1, log: true}}}"
-        )
-    if config.search.trials is None and config.search.minutes is None:
-        raise ValueError(
-            "search.minutes: set the minutes, or set search.trials to a number of trials"
-        )
+    def _say(self, line: str) -> None:
+        if self._progress:
+            print(escaped(line), file=sys.stderr)
 
 
 def _length_of(config: Config) -> tuple[str, int]:
@@ -314,8 +340,6 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         ]
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")
-    elif (path / "trials").exists():
-        raise ValueError(f"{path} holds trials without trials.db: name another folder")
     write_durably(path / "config.yaml", config.to_yaml, "the config")
     rung = section.first_rung or max(1, _length_of(config)[1] // section.reduction**2)
     study = _study_in(file)
@@ -324,23 +348,9 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
 
 
 def _study_in(file: Path) -> optuna.Study:
-    with _quiet():
-        try:
-            return optuna.create_study(
-                storage=f"sqlite:///{file}",
-                study_name="kgfast",
-                direction="maximize",
-                load_if_exists=True,
-            )
-        except (RuntimeError, SQLAlchemyError) as error:
-            raise ValueError(f"{file}: damaged: not the storage of a search") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    options: Any = {"study_name": "kgfast", "direction": "maximize", "load_if_exists": True}
     try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
+        return optuna.create_study(storage=f"sqlite:///{file}", **options)
+    except (RuntimeError, SQLAlchemyError) as error:
+        raise ValueError(f"{file}: damaged: not the storage of a search") from error
