@@ -2,7 +2,6 @@
 
 import gc
 import os
-import platform
 import signal
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ from hypothesis import settings
 
 from kgfast import use_backend
 from kgfast.kernels import cpu
-from support.engines import NAMES, Engine, at_work, marks_of
+from support.engines import ISAS, NAMES, Engine, at_work, marks_of
 from support.tiers import in_a_line
 
 settings.register_profile("kgfast", deadline=None, print_blob=True)
@@ -54,7 +53,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(
     params=[
-        *(["neon"] if platform.machine() in ("aarch64", "arm64") else ["avx512", "avx2"]),
+        *ISAS,
         pytest.param("baseline", marks=pytest.mark.slow),
     ],
 )

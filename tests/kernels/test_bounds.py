@@ -6,9 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
-from support.engines import ISAS, TIERS, engines, examples
+from support.engines import ISAS, engines, examples
 from support.flat import canonical_scores
 from support.problems import (
     RSCF_SCORES,
@@ -24,16 +23,15 @@ from support.sweeps import sweep_errors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SEEDS = st.integers(0, 2**31 - 1)
-SWEEPS = (*ISAS, "int8", "baseline", "triton")
+SWEEPS = (*ISAS, "baseline", "triton")
 Errors = tuple[Tensor, Tensor, Tensor]
 
 
 def errors_of(engine, queries, table, score, widths=None, factor=None) -> Errors:
     """Return the results of a sweep, the canonical distances, and the claimed bound."""
     if not engine.is_triton:
-        isa, mask = (cpu.isa(), TIERS[engine.name]) if engine.name in TIERS else (engine.name, 0)
         widths = widths or [get_score(score).num_features(table.shape[1])]
-        return sweep_errors(isa, queries, table, score, widths, factor, mask)
+        return sweep_errors(engine.name, queries, table, score, widths, factor)
     from support.triton_sweep import swept_distances
 
     queries, table, factor = engine.there((queries, table, factor))
@@ -67,9 +65,7 @@ def test_the_error_bound_is_never_exceeded(engine, seed, kind, dtype, dim):
     table = cast(pool[:rows], dtype)
     queries = cast(pool[rows:], torch.float64 if dtype == torch.float64 else torch.float32)
     widths = sorted({max(1, dim * crop // 700) for crop in (90, 128, 400, 700)})
-    assert_within(
-        errors_of(engine, queries, table, score, None if engine.name in TIERS else widths)
-    )
+    assert_within(errors_of(engine, queries, table, score, widths))
 
 
 @engines(*ISAS, "baseline", "triton")

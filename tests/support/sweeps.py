@@ -19,12 +19,8 @@ def sweep_errors(
     score: str,
     widths: Sequence[int],
     factor: Tensor | None = None,
-    tiers: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a sweep's distances, canonical ones, and the claimed bound: ``[C, B, N]`` each.
-
-    ``tiers``: the mask of a tier, for its distances and its bound.
-    """
+    """Return a sweep's distances, canonical ones, and the claimed bound: ``[C, B, N]`` each."""
     operands = operands_of(queries, table, score, factor=factor)
     facts = operands.score
     shape = (len(widths), len(queries), len(table))
@@ -32,7 +28,7 @@ def sweep_errors(
     bounds = torch.empty(shape, dtype=torch.float64)
     targets = torch.zeros(len(queries), dtype=torch.int64)
     cpu.extension.sweep_errors(
-        Machine(isa_name, 1, tiers),
+        Machine(isa_name, 1, 0),
         arguments_of(operands, None)[1],
         widths,
         targets,

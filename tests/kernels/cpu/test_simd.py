@@ -1,4 +1,4 @@
-"""Each instruction set's vectors against plain C++, ARM's emulated; and the objects of a build."""
+"""Each instruction set's vectors against plain numbers, and the objects of a build."""
 
 import platform
 import re
@@ -20,14 +20,10 @@ NATIVE = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
 }
-NATIVE |= {f"{of}_{name}": NATIVE[name] for of in ("bytes", "words") for name in ("avx2", "avx512")}
+NATIVE |= {f"bytes_{name}": NATIVE[name] for name in ("avx2", "avx512")}
 
 
-BYTES = TESTS / "support" / "bytes_check.cpp"
-HASH = "2feaa7ec7dea6dd2\n"  # hash of all that bytes_check.cpp packs and adds up
-
-
-def differences(tmp_path, name, compiler, *, flags=(), emulator=(), source=SOURCE):
+def differences(tmp_path, name, compiler, *flags, emulator=()):
     """Return the lines that the check of an instruction set prints."""
     for program in (compiler, *emulator):
         if shutil.which(program) is None:
@@ -35,65 +31,30 @@ def differences(tmp_path, name, compiler, *, flags=(), emulator=(), source=SOURC
     program = str(tmp_path / name)
     command = [compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", *flags]
     command += [f'-DHEADER="simd/{name}.h"', f"-I{ROOT / 'kernels/cpu/csrc'}"]
-    command += ["-DCHECKS_BYTES"] * name.startswith(("bytes_", "words_"))
-    command += ["-DCHECKS_WORDS"] * name.startswith("words_")
-    subprocess.run([*command, str(source), "-o", program], check=True)
+    command += ["-DCHECKS_BYTES"] * name.startswith("bytes_")
+    subprocess.run([*command, str(SOURCE), "-o", program], check=True)
     return subprocess.run([*emulator, program], capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("neon", []),
-        ("bytes_neon", []),
-        ("bytes_neon", ["-march=armv8.2-a+dotprod"]),
-        ("words_neon", []),
-    ],
-)
-def test_neon(tmp_path, name, flags):
+def test_the_baseline_of_arm(tmp_path):
     compiler, emulator = "aarch64-linux-gnu-g++", ["qemu-aarch64-static"]
-    said = differences(tmp_path, name, compiler, flags=["-static", *flags], emulator=emulator)
+    said = differences(tmp_path, "baseline", compiler, "-static", emulator=emulator)
     assert said == "0 differ\n"
-
-
-def test_neon_packs_and_adds_bytes_as_x86_does(tmp_path):
-    emulator = ["qemu-aarch64-static"]
-    said = differences(
-        tmp_path,
-        "bytes_neon",
-        "aarch64-linux-gnu-g++",
-        flags=["-static"],
-        emulator=emulator,
-        source=BYTES,
-    )
-    assert said == HASH
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bytes_avx2", "bytes_avx512"])
-def test_this_machines_bytes(tmp_path, name):
-    isa = name.removeprefix("bytes_")
-    if platform.machine() != "x86_64" or isa not in cpu.available_isas():
-        pytest.skip(f"this machine has no {isa}")
-    assert differences(tmp_path, name, "g++", flags=NATIVE[name], source=BYTES) == HASH
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_this_machines(tmp_path, name):
-    isa = name.rpartition("_")[2]
-    if platform.machine() != "x86_64" or isa not in (*cpu.available_isas(), "baseline"):
+    isa = name.removeprefix("bytes_")
+    if platform.machine() != "x86_64" or isa not in cpu.available_isas():
         pytest.skip(f"this machine has no {isa}")
-    assert differences(tmp_path, name, "g++", flags=NATIVE[name]) == "0 differ\n"
+    vnni = ["-mavx512vnni"] * (name == "bytes_avx512" and has_vnni())
+    assert differences(tmp_path, name, "g++", *NATIVE[name], *vnni) == "0 differ\n"
 
 
-@pytest.mark.slow
-def test_products_of_bytes_and_words_by_vnni(tmp_path):
-    said = Path("/proc/cpuinfo")
-    if not said.exists() or "avx512_vnni" not in said.read_text():
-        pytest.skip("this machine has no AVX512-VNNI")
-    flags = [*NATIVE["avx512"], "-mavx512vnni"]
-    assert differences(tmp_path, "words_avx512", "g++", flags=flags) == "0 differ\n"
+def has_vnni():
+    (vnni,) = (it for it in tiers.engines() if it.needs == "AVX512-VNNI")
+    return vnni.has
 
 
 def test_the_probe_agrees_with_the_operating_system():
@@ -107,8 +68,7 @@ def test_the_probe_agrees_with_the_operating_system():
     }
     found = [name for name in cpu.available_isas() if name != "baseline"]
     assert found == [name for name, flag in needed.items() if flag <= flags]
-    (vnni,) = (it for it in tiers.engines() if it.needs == "AVX512-VNNI")
-    assert vnni.has == (needed["avx512"] | {"avx512_vnni"} <= flags)
+    assert has_vnni() == (needed["avx512"] | {"avx512_vnni"} <= flags)
 
 
 # Instructions that older processors run too: tzcnt as bsf, equal for numbers other than 0. And one
@@ -189,4 +149,4 @@ def test_other_objects_have_the_instructions_of_every_processor():
         if not name.startswith("isa_") or name == "isa_baseline"
     }
     assert {name: it for name, it in found.items() if it} == {}
-    assert "vmovups" in newer_instructions(objects()["isa_avx2_int8"])
+    assert "vmovups" in newer_instructions(objects()["isa_avx2"])

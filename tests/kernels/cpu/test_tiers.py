@@ -1,10 +1,5 @@
 """``KGFAST_TIERS``: which tiers before the float32 sweep may serve, and what tests say of them."""
 
-import os
-import re
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -42,6 +37,7 @@ def test_an_unknown_name_is_an_error(monkeypatch, value):
 @pytest.mark.parametrize("names", ["none", "int8", "bytes", "all"])
 def test_the_int8_tier_serves_products_where_it_is_named(monkeypatch, isa, names):
     """The tier has as many rows and queries as it needs; integers are equal."""
+    assert (set(tiers.available(isa)) == {"int8", "bytes"}) == (isa != "baseline")
     generator = torch.Generator().manual_seed(1)
     table, queries = (torch.randn(size, 512, generator=generator) for size in (5_000, 128))
     targets = torch.randint(5_000, (128,), generator=generator)
@@ -51,13 +47,7 @@ def test_the_int8_tier_serves_products_where_it_is_named(monkeypatch, isa, names
     monkeypatch.setenv("KGFAST_TIERS", names)
     (swept, *_), found = pairs_of(lambda: flat.cpu.rank_counts(*arguments))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    serves = names in ("int8", "all") and isa not in ("neon", "baseline")  # isa_neon_int8.cpp
-    assert (swept > 0) == serves
-
-
-@needs_extension
-def test_every_instruction_set_has_tiers_of_bytes(isa):
-    assert (set(tiers.available(isa)) == {"int8", "bytes"}) == (isa != "baseline")
+    assert (swept > 0) == (names in ("int8", "all") and isa != "baseline")
 
 
 def machine_with(monkeypatch, has, is_built=True):
@@ -70,71 +60,19 @@ def machine_with(monkeypatch, has, is_built=True):
 
 
 @needs_extension
-def test_a_reason_to_skip_names_the_instructions(monkeypatch):
-    """A reason names the instructions of docs/explanation/tiers.md."""
+def test_the_line_of_the_tests_names_the_instructions(monkeypatch):
+    """The line names the instructions of docs/explanation/tiers.md."""
+    every = "int8 (AVX512-VNNI), int8 (AVX2), bytes (AVX-512), bytes (AVX2)"
     machine_with(monkeypatch, has=())
+    assert support.in_a_line() == f"kgfast: tiers here: none; not run here: {every}"
     page = (ROOT / "docs/explanation/tiers.md").read_text()
-    assert set(support.needs()) == set(tiers.TIERS)
     for name, needed in support.needs().items():
         assert lacks(name) == f"this machine or build has no {name} ({needed})"
-        mark = support.needs_tier(name).mark
-        assert mark.args == (True,)
-        assert mark.kwargs["reason"] == lacks(name)
         assert f"| `{name}` | {needed} (" in page
-    assert lacks("bytes", "int8").endswith(
-        "no bytes (AVX-512 or AVX2 or NEON) or int8 (AVX512-VNNI or AVX2 or NEON)"
-    )
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    ("has", "line"),
-    [
-        ((), "none; not run here: int8 (AVX512-VNNI), int8 (AVX2), int8 (NEON), bytes (AVX-512), "),
-        (("bytes",), "bytes (AVX-512), bytes (AVX2), bytes (NEON); not run here: int8 (AVX512-"),
-        (
-            tiers.TIERS,
-            "int8 (AVX512-VNNI), int8 (AVX2), int8 (NEON), bytes (AVX-512), bytes (AVX2)",
-        ),
-    ],
-)
-def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
-    machine_with(monkeypatch, has)
-    assert support.in_a_line().startswith(f"kgfast: tiers here: {line}")
-    assert ("not run here" in support.in_a_line()) == (has != tiers.TIERS)
-    monkeypatch.setenv("KGFAST_CPU_ISA", cpu.available_isas()[-1])  # tiers of others cannot run
-    absent = support.in_a_line().partition("not run here: ")[2]
-    for engine in tiers.engines():
-        if engine.tier in has:
-            text = f"{engine.tier} ({engine.needs})"
-            assert (text in absent) == (engine.isa != cpu.isa())
-    machine_with(monkeypatch, has, is_built=False)
-    assert "tiers here: bytes" not in support.in_a_line()
-    monkeypatch.setattr(cpu, "is_available", lambda: False)
-    assert support.in_a_line() == "kgfast: tiers here: none: the extension is not built"
-
-
-@pytest.mark.parametrize(
-    "workers",
-    [[], pytest.param(["-n", "1"], marks=pytest.mark.slow)],
-    ids=["one process", "xdist"],
-)
-def test_the_line_stands_before_the_last_one(workers):
-    """The last line stays pytest's own, with workers too, and on a machine without tiers."""
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers]
-    narrow = {"KGFAST_CPU_ISA": cpu.available_isas()[-1]} if cpu.is_available() else {}
-    done = subprocess.run(
-        [*words, f"{__file__}::test_names_choose_tiers"],
-        cwd=ROOT,
-        env={**os.environ, **narrow},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    *_, line, last = done.stdout.strip().splitlines()
-    assert line.startswith("kgfast: tiers here: ")
-    assert re.fullmatch(r"1 passed.* in [\d.]+s.*", last)
+    machine_with(monkeypatch, has=tiers.TIERS)
+    assert support.in_a_line() == f"kgfast: tiers here: {every}"
+    monkeypatch.setenv("KGFAST_CPU_ISA", "baseline")  # tiers of others cannot run
+    assert support.in_a_line().endswith(f"none; not run here: {every}")
 
 
 @needs_extension

@@ -3,8 +3,6 @@
 #include "bind/unlocked.h"
 #include "host/above.h"
 #include "host/adagrad.h"
-#include "host/byte_table.h"
-#include "host/int8_table.h"
 #include "host/listed.h"
 #include "host/losses.h"
 #include "host/panels.h"
@@ -197,14 +195,6 @@ void bind_panels(py::module_& module) {
         }));
       },
       "machine"_a, "operands"_a, "features"_a, "scale"_a, "panels"_a);
-  module.def(
-      "byte_errors",
-      [](const Machine& machine, const Operands& operands, Floats values, Floats bounds) {
-        compute(machine, [&](const Execution& execution) {
-          byte_errors(execution, operands, values, bounds);
-        });
-      },
-      "machine"_a, "operands"_a, "values"_a, "bounds"_a);
 }
 
 // Fills what all gradients share. Gradients that are None are not computed.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/pause.h"
 #include "engine/topk_sweep.h"
 #include "host/byte_rows.h"
 
@@ -190,23 +189,6 @@ void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, Top
   for (int64_t i = 0; (are_first || !was_worth_it) && i < queries; ++i) settle(topk, i, worker);
 }
 
-template <class Score>
-void record_byte_panel(const ByteJob& job, int64_t panel, float* values, float* bounds) {
-  alignas(64) int32_t sums[kByteQueries][kByteCandidates];
-  alignas(64) float distances[kByteCandidates];
-  const float* moved = byte_moved(*job.sweep, panel);
-  all_byte_sums<Score>(job, panel, sums);
-  for (int64_t i = 0; i < job.sweep->num_queries; ++i) {
-    for (int b = 0; b < kByteCandidates; b += Simd::W)
-      Simd::store(distances + b, byte_distance<Score>(sums[i] + b, job.sweep->packed.scale));
-    for (int64_t lane = 0; lane < kByteCandidates; ++lane) {
-      values[i * kByteCandidates + lane] = distances[lane];
-      bounds[i * kByteCandidates + lane] =
-          (job.moved[i] + moved[lane] + kByteRel * distances[lane]) * (1.0f + 0x1p-20f);
-    }
-  }
-}
-
 // Returns a factor that turns a computed length of the rest r into an upper bound.
 inline float length_inflation(const SweepJob& job) {
   constexpr float root = static_cast<float>(2.0 * Simd::sqrt_error);
@@ -274,11 +256,6 @@ constexpr ByteTier kByteTier = {
     [](const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
       with_byte_score(topk.score, [&](auto score) {
         keep_byte_panel<decltype(score)>(job, topk, panel, worker);
-      });
-    },
-    [](const ByteJob& job, int64_t panel, float* values, float* bounds) {
-      with_byte_score(job.sweep->score, [&](auto score) {
-        record_byte_panel<decltype(score)>(job, panel, values, bounds);
       });
     }};
 

@@ -3,7 +3,6 @@
 //
 // Cost model: that of the engine.
 #pragma once
-#include "engine/counting.h"
 #include "engine/int8_sweep.h"
 #include "engine/topk_sweep.h"
 
@@ -91,9 +90,9 @@ struct Decided {
   uint32_t beats, loses;
 };
 
-template <bool has_bias, class Sums>
+template <bool has_bias>
 inline Decided decide_lanes(const Int8Target& target, int64_t position, const Int8Facts& column,
-                            const Sums& sums, float slope, const V* column_error) {
+                            WholeSums sums, float slope, const V* column_error) {
   Decided found{0, 0};
   const int64_t row = (target.position - position) * kInt8Column;
 #pragma GCC unroll 4
@@ -112,10 +111,10 @@ inline Decided decide_lanes(const Int8Target& target, int64_t position, const In
 
 // Counts the pairs that the bound decides for up to kTargetRun targets of queries from `position`
 // on, and adds the other pairs to `near`.
-template <bool has_bias, class Sums>
+template <bool has_bias>
 __attribute__((noinline)) void count_int8_run(const Int8Target* first, const Int8Target* last,
                                               int64_t position, int64_t lane,
-                                              const Int8Facts& facts, const Sums& sums,
+                                              const Int8Facts& facts, WholeSums sums,
                                               NearPairs& near, int64_t* greater) {
   const Int8Facts column = facts;
   for (const Int8Target* t = first; t < last; ++t) {
@@ -130,8 +129,7 @@ __attribute__((noinline)) void count_int8_run(const Int8Target* first, const Int
 constexpr int64_t kHighTargets = 64;  // targets that high bytes decide together
 
 // Counts the pairs of a column, if the high bytes decide all of them.
-template <class Sums>
-inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, const Sums& sums,
+inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, WholeSums sums,
                              Worker& worker) {
   const Int8Target* const first = job.targets + job.sweep->first_threshold[0];
   const int64_t count = job.sweep->first_threshold[job.sweep->num_queries] -
@@ -148,7 +146,6 @@ inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, const 
   return true;
 }
 
-template <class Engine>
 void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch, const Isa& isa,
                       Worker& worker) {
   const SweepJob& sweep = *job.sweep;
@@ -161,10 +158,8 @@ void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
       2 * kInt8Candidates;
   NearPairs near;
   const auto decide_near = [&] { near.decide(job, facts, sizes, scratch, isa, worker); };
-  const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const auto& sums) {
-    using Sums = std::decay_t<decltype(sums)>;
-    const auto count_run = sweep.bias ? count_int8_run<true, Sums> : count_int8_run<false, Sums>;
+  const auto count_run = sweep.bias ? count_int8_run<true> : count_int8_run<false>;
+  const auto take = [&](int64_t position, int64_t count, const Int8Facts& column, WholeSums sums) {
     const Int8Target* t = job.targets + first_target[position];
     const Int8Target* end = job.targets + first_target[position + count];
     for (; t < end; t += kTargetRun) {
@@ -173,14 +168,10 @@ void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
       count_run(t, last, position, column.first - facts.first, column, sums, near, worker.greater);
     }
   };
-  if (!begins_high(job, place, worker.bytes_pause)) {
-    Engine::sweep(job, facts, place, take);
-    return decide_near();
-  }
-  const auto decide = [&](const Int8Facts& column, const auto& sums) {
+  const auto decide = [&](const Int8Facts& column, WholeSums sums) {
     return count_high_bytes(job, column, sums, worker);
   };
-  Engine::sweep_high(job, facts, place, worker.bytes_pause, decide, take);
+  sweep_int8(job, facts, place, worker.bytes_pause, decide, take);
   decide_near();
 }
 
@@ -226,20 +217,18 @@ inline uint32_t open_int8_lanes(const Int8Job& job, const TopkJob& topk, int64_t
 }
 
 // Computes the distances of query i of the sums, in units of the query's scale.
-template <class Sums>
-inline void int8_distances(const Sums& sums, int64_t i, const Int8Facts& column, V* distances) {
+inline void int8_distances(WholeSums sums, int64_t i, const Int8Facts& column, V* distances) {
 #pragma GCC unroll 4
   for (int p = 0; p < kParts; ++p)
     distances[p] = Simd::mul(sums.at(i * kInt8Column + p * Simd::W), column.scale[p]);
 }
 
-template <class Engine, bool has_bias>
+template <bool has_bias>
 void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
                         TopkWorker& worker) {
   const PanelFacts facts = panel_facts(topk, kInt8Candidates, place.index);
   worker.pairs.swept += topk.num_queries * facts.valid;
-  const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const auto& sums) {
+  const auto take = [&](int64_t position, int64_t count, const Int8Facts& column, WholeSums sums) {
     const Int8Facts here = column;
     for (int64_t i = position; i < position + count; ++i) {
       const Int8Query& query = job.queries[i];
@@ -251,9 +240,7 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
         keep_int8_lanes(topk, query, i, here, open, distances, job.base[i], worker);
     }
   };
-  if (!begins_high(job, place, worker.bytes_pause))
-    return Engine::sweep(job, facts, place, take);
-  const auto decide = [&](const Int8Facts& column, const auto& sums) {
+  const auto decide = [&](const Int8Facts& column, WholeSums sums) {
     uint32_t open = 0;
     for (int64_t i = 0; i < topk.num_queries; ++i) {
       V distances[kParts];
@@ -263,47 +250,21 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
     }
     return open == 0;
   };
-  Engine::sweep_high(job, facts, place, worker.bytes_pause, decide, take);
+  sweep_int8(job, facts, place, worker.bytes_pause, decide, take);
 }
 
-template <class Engine>
-void keep_int8_panel(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
-                     TopkWorker& worker) {
-  const auto keep =
-      topk.bias ? keep_int8_lanes_of<Engine, true> : keep_int8_lanes_of<Engine, false>;
-  keep(job, topk, place, worker);
-}
-
-template <class Engine>
-void record_int8_panel(const Int8Job& job, const Int8Panel& place, float* values, float* bounds) {
-  PanelFacts facts{};
-  facts.valid = kInt8Candidates;
-  const auto record = [&](int64_t position, int64_t i, const Int8Facts& column, const auto& sums,
-                          float slope, const V* error) {
-    const Int8Query& query = job.queries[position];
-    const int64_t at = position * kInt8Candidates + column.first;
-    const V scale = Simd::set1(query.scale);
-    V distances[kParts];
-    int8_distances(sums, i, column, distances);
-    for (int p = 0; p < kParts; ++p) {
-      const V errors = int8_errors(slope, error[p], job.base[position]);
-      Simd::store(values + at + p * Simd::W, Simd::mul(distances[p], scale));
-      Simd::store(bounds + at + p * Simd::W, Simd::mul(errors, scale));
-    }
-  };
-  const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
-                        const auto& sums) {
-    for (int64_t i = 0; i < count; ++i)
-      record(position + i, i, column, sums, job.queries[position + i].slope, column.error);
-  };
-  BytesPause none{};
-  if (!begins_high(job, place, none)) return Engine::sweep(job, facts, place, take);
-  const auto decide = [&](const Int8Facts& column, const auto& sums) {
-    for (int64_t i = 0; i < job.sweep->num_queries; ++i)
-      record(i, i, column, sums, job.queries[i].high_slope, column.high_error);
-    return true;
-  };
-  Engine::sweep_high(job, facts, place, none, decide, take);
+// Returns the tier; `features_per_cycle`: so many features of a pair save a cycle against float32.
+constexpr Int8Tier int8_tier(double features_per_cycle) {
+  return {features_per_cycle,
+          pack_word_queries,
+          pack_word_panel,
+          pack_int8_panel,
+          check_int8_panel,
+          count_int8_panel,
+          [](const Int8Job& job, const TopkJob& topk, const Int8Panel& place, TopkWorker& worker) {
+            const auto keep = topk.bias ? keep_int8_lanes_of<true> : keep_int8_lanes_of<false>;
+            keep(job, topk, place, worker);
+          }};
 }
 
 }  // namespace

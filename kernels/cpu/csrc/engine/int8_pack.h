@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "engine/pack.h"
-#include "engine/pause.h"
 #include "host/int8.h"
 
 namespace kgfast {
@@ -23,12 +23,7 @@ constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose byt
 constexpr float kLeastSize = 0x1p-100f;  // a row's largest number, at least, for a normal scale
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
 
-// Limits on the whole numbers of a row.
-struct RowLimits {
-  float most, norm;
-};
-// Limits for words: any sum of products of two rows is below 2^31, by Cauchy and Schwarz.
-constexpr RowLimits kWordLimits{kMostWhole, 46290.0f};
+constexpr float kMostLength = 46290.0f;  // sums of products of two rows stay below 2^31
 constexpr int kBlockVectors = kInt8Block / Simd::W;
 
 // Sums over the features of up to 16 rows.
@@ -61,6 +56,16 @@ class BytesOut {
   int8_t *high_, *low_;
   const int64_t step_;
   int32_t lows_ = 0;
+};
+
+// Stores whole numbers of a row as words.
+struct WordsOut {
+  int16_t* out;
+  void store(int64_t block, const I* whole) {
+    for (int i = 0; i < kBlockVectors; ++i)
+      Bytes::store_words(out + block * kInt8Block + i * Simd::W, whole[i]);
+  }
+  float low_squares() const { return 0.0f; }
 };
 
 // Calls take(block, 64 numbers) for the blocks of a row, which end with zeros.
@@ -115,10 +120,10 @@ inline float squares_of(const float* row, int64_t features, float factor) {
   return sum_of(Simd::add(squares[0], squares[1]));
 }
 
-// Returns a scale that keeps a row's whole numbers and norm within limits. Squares are of the
+// Returns a scale that keeps a row's whole numbers and their length within limits. Squares are of the
 // numbers themselves, unless the sum of these says that a number was too large or too small.
-inline float scale_of(const float* row, int64_t features, const RowLimits& limits) {
-  const bool is_limited = std::sqrt(static_cast<float>(features)) * limits.most > limits.norm;
+inline float scale_of(const float* row, int64_t features) {
+  const bool is_limited = std::sqrt(static_cast<float>(features)) * kMostWhole > kMostLength;
   V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
   for_each_block(row, features, [&](int64_t, const float* from) {
 #pragma GCC unroll 16
@@ -128,20 +133,19 @@ inline float scale_of(const float* row, int64_t features, const RowLimits& limit
       if (is_limited) squares[i % 2] = Simd::fma(x, x, squares[i % 2]);
     }
   });
-  const float scale = most_of(most) * (1.0f / limits.most);
+  const float scale = most_of(most) * (1.0f / kMostWhole);
   if (!is_limited) return scale;
   const float sum = sum_of(Simd::add(squares[0], squares[1]));
   const bool fits = sum > 0x1p-60f && sum < 0x1p120f;
   const float size = std::sqrt(fits ? sum : squares_of(row, features, 1.0f / scale));
   const float norm = size * sum_inflation(features) * (fits ? 1.0f : scale);
-  return norm > limits.norm * scale ? norm / limits.norm : scale;
+  return norm > kMostLength * scale ? norm / kMostLength : scale;
 }
 
 // Packs one row into `out`, and sums of its roundings into a lane of `sums`.
 template <class Out>
-inline void pack_row(const float* row, int64_t features, const RowLimits& limits, Out& out,
-                     int lane, Int8Sums* sums) {
-  const float scale = scale_of(row, features, limits), inverse = 1.0f / scale;
+inline void pack_row(const float* row, int64_t features, Out out, int lane, Int8Sums* sums) {
+  const float scale = scale_of(row, features), inverse = 1.0f / scale;
   const V factor = Simd::set1(inverse);
   V rounding[2] = {Simd::zero(), Simd::zero()}, size[2] = {Simd::zero(), Simd::zero()};
   for_each_block(row, features, [&](int64_t block, const float* x) {
@@ -258,8 +262,8 @@ void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch, char* ou
   auto* bytes = reinterpret_cast<int8_t*>(out);
   constexpr int64_t tile = kInt8Column * kInt8Block;
   const auto pack = [&](const float* row, int i, Int8Sums* sums) {
-    BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
-    pack_row(row, features, kWordLimits, to, i, sums);
+    const BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
+    pack_row(row, features, to, i, sums);
   };
   const auto finish = [&](int64_t column) {
     for (int64_t half = 0; half < 2; ++half)
@@ -276,20 +280,45 @@ void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch, char* ou
   pack_panel_columns(job, panel, out, floats, worker, pack, finish);
 }
 
+// Packs a panel of words for one call, as int8_sweep.h has it.
+__attribute__((noinline)) void pack_word_panel(const SweepJob& job, int64_t panel, char* scratch,
+                                               char* out, Worker& worker) {
+  const int64_t features = job.num_features, padded = int8_padded(features);
+  auto* rows = reinterpret_cast<int16_t*>(scratch);  // [16][padded]
+  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
+    pack_row(row, features, WordsOut{rows + i * padded}, i, sums);
+  };
+  const auto finish = [&](int64_t column) {
+    for (int64_t k = 0; k < padded; k += 32) {
+      const float* from[kInt8Column];
+      for (int64_t i = 0; i < kInt8Column; ++i)
+        from[i] = reinterpret_cast<const float*>(rows + i * padded + k);
+      int16_t* to = reinterpret_cast<int16_t*>(out) + column * padded + k * kInt8Column;
+      transpose_column(from, reinterpret_cast<float*>(to));
+    }
+  };
+  auto* floats = reinterpret_cast<float*>(rows + kInt8Column * padded);
+  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
+}
+
 // The largest error of a sum that was rounded eight times, of numbers up to 8 |X| |X'|.
 constexpr float kInt8Arithmetic = 64.0f * 0x1p-24f;
 
-// Packs queries in tiles of 16: pack(row, tile, i, sums) for query i of a tile.
-template <class Pack>
-inline void pack_query_tiles(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries,
-                             Pack pack) {
+// Returns the place of a query's first word in its tile.
+inline int64_t word_query(int64_t i, int64_t padded) {
+  return i / Bytes::queries * Bytes::queries * padded + i % Bytes::queries * 4;
+}
+
+// Packs queries in tiles of 16, with zeros after the last one.
+void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t features = job.num_features, padded = int8_padded(features);
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const float canonical = static_cast<float>(features + 8) * 0x1p-50f;
   const float relative = kInt8Arithmetic + canonical + (rounded ? 4.0f * 0x1p-24f : 0.0f);
+  std::vector<int16_t> words(padded);
   for (int64_t first = 0; first < job.num_queries; first += kInt8Queries) {
-    int8_t* tile = tiles + first * 2 * padded;
+    auto* tile = reinterpret_cast<int16_t*>(tiles + first * 2 * padded);
     std::memset(tile, 0, int8_tile_bytes(features));
     Int8Sums sums = {};
     const int64_t count = std::min(kInt8Queries, job.num_queries - first);
@@ -298,17 +327,17 @@ inline void pack_query_tiles(const SweepJob& job, int8_t* tiles, float* floats, 
       load_floats(job.query, job.query_ids[first + i], 0, 0, features, row);
       for (int64_t k = 0; k < features; ++k) row[k] *= job.facts.query_sign;
       std::fill(row + features, row + padded, 0.0f);
-      pack(row, tile, static_cast<int>(i), &sums);
+      pack_row(row, features, WordsOut{words.data()}, static_cast<int>(i), &sums);
+      int16_t* to = tile + word_query(i, padded);
+      for (int64_t k = 0; k < padded; k += 4)
+        std::memcpy(to + k * Bytes::queries, words.data() + k, 4 * sizeof(int16_t));
     }
     const Int8Norms norms = norms_of(sums, features);
     constexpr float up = 1.0f + 0x1p-20f;
-    for (int64_t i = 0; i < count; ++i)
-      queries[first + i] = {sums.scale[i],
-                            sums.inverse[i],
-                            norms.size[i] * up,
-                            (norms.size[i] * relative + norms.rounding[i]) * up,
-                            0.0f,
-                            0.0f};
+    for (int64_t i = 0; i < count; ++i) {
+      const float rounding = norms.size[i] * relative + norms.rounding[i];
+      queries[first + i] = {sums.scale[i], sums.inverse[i], norms.size[i] * up, rounding * up, 0, 0};
+    }
   }
 }
 

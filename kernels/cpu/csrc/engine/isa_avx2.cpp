@@ -1,4 +1,4 @@
-// Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
+// Compiled with -mavx2 -mfma and -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
 // the machine before it reads the table.
 #include "host/job.h"
 
@@ -6,11 +6,13 @@
 #include "simd/bytes_avx2.h"
 
 #include "engine/byte_rows.h"
+#include "engine/int8_consumers.h"
 #include "engine/isa_table.h"
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("avx2", &kByteTier);
+constexpr Int8Tier tier = int8_tier(40.0);
+constexpr Isa table = make_isa("avx2", &kByteTier, &tier);
 constexpr const Isa* avx2_isa = &table;
 
 }  // namespace kgfast

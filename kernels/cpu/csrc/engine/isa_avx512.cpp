@@ -10,7 +10,7 @@
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("avx512", &kByteTier);
+constexpr Isa table = make_isa("avx512", &kByteTier, nullptr);
 constexpr const Isa* avx512_isa = &table;
 
 }  // namespace kgfast

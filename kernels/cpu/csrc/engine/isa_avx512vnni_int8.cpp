@@ -3,14 +3,13 @@
 #include "host/int8.h"
 
 #if defined(__AVX512VNNI__)
-#include "simd/words_avx512.h"
+#include "simd/bytes_avx512.h"
 
-#include "engine/int8_words.h"
+#include "engine/int8_consumers.h"
 
 namespace kgfast {
 
-constexpr Int8Tier table =
-    word_tier([](int64_t features) { return static_cast<double>(features) / 33.0 - 0.4; });
+constexpr Int8Tier table = int8_tier(33.0);
 constexpr const Int8Tier* avx512vnni_int8_tier = &table;
 
 }  // namespace kgfast

@@ -6,7 +6,7 @@
 
 namespace kgfast {
 
-constexpr Isa table = make_isa("baseline", nullptr);
+constexpr Isa table = make_isa("baseline", nullptr, nullptr);
 constexpr const Isa* baseline_isa = &table;
 
 }  // namespace kgfast

@@ -125,7 +125,7 @@ constexpr ProductKernels kProductKernels = {
 constexpr LossKernels kLossKernels = {run_loss_row};
 constexpr AdagradKernels kAdagradKernels = {adagrad_part};
 
-constexpr Isa make_isa(const char* name, const ByteTier* bytes) {
+constexpr Isa make_isa(const char* name, const ByteTier* bytes, const Int8Tier* int8) {
   return {name,
           Simd::sqrt_error,
           [](ScoreId id) {
@@ -157,7 +157,8 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes) {
           &kAdagradKernels,
           &kTopkKernels,
           &kListKernels,
-          bytes};
+          bytes,
+          int8};
 }
 
 }  // namespace

@@ -48,8 +48,6 @@ struct ByteTier {
   void (*pack_panel)(const SweepJob&, int64_t panel, float scale, float* scratch, char* out);
   // Keeps the candidates of a packed panel that may be among the best k, of up to kByteQueries.
   void (*keep_panel)(const ByteJob&, const TopkJob&, int64_t panel, TopkWorker&);
-  // Writes distances of a packed panel, and how much too large each may be, [Q][64]: for tests.
-  void (*panel_values)(const ByteJob&, int64_t panel, float* values, float* bounds);
 };
 
 }  // namespace kgfast

@@ -10,8 +10,7 @@
 //   int8 high [4 columns][K / 64][16 groups of features][16 candidates][4 features]
 //   int8 low  the same
 //   float facts [4][64]: 256 s; upper bounds of s |r|, |x| and s |L|
-// engine/int8_words.h has the layouts of words, in as many bytes, and engine/int8_bytes.h those of
-// one byte a number. Plain data, like job.h.
+// engine/int8_sweep.h has the layouts of words, in as many bytes. Plain data, like job.h.
 #pragma once
 #include "host/tiers.h"
 #include "host/topk.h"
@@ -65,7 +64,7 @@ struct Int8Target {
 
 struct Int8Job {
   const SweepJob* sweep;
-  const int8_t* tiles;              // bytes or words of job.query_ids
+  const int8_t* tiles;              // words of job.query_ids
   const Int8Query* queries;         // [Q]
   const float* floats;              // [Q][padded features] of job.query_ids, in the order of tiles
   float rounding_share;
@@ -83,30 +82,19 @@ struct Int8Panel {
   int64_t ahead;     // the next panel that the worker packs, or -1
 };
 
-// One way to pack the rows of a call, and to sum their products.
-struct Int8Rows {
+// One instruction set's kernels.
+struct Int8Tier {
+  double features_per_cycle;  // features of a pair that save a cycle, against float32
   // Packs the queries of job.query_ids into tiles, floats and facts; zeros fill up the last tile.
   void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
-  // Packs a panel, and notes rows that are not finite.
-  void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
-  // Counts the pairs of a packed panel that the bound or float32 decides, and collects the open
-  // pairs in the band. Scratch: a row.
-  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
-  // Writes the first values of a packed panel and their bounds, [Q][64] each: for tests.
-  void (*panel_values)(const Int8Job&, const Int8Panel&, float* values, float* bounds);
-};
-
-// A tier: the packing and the sweeps of bytes and words, and their costs.
-struct Int8Tier {
-  double (*saving)(int64_t features);  // cycles that a pair saves, against float32
-  double packing;                      // cycles that packing a candidate adds, against float32
-  Int8Rows rows;
-  // Rows of one byte a number, which many queries try before `rows`; nullptr: none.
-  const Int8Rows* first;
-  // Packs a panel of an index, and notes rows that are not finite.
+  // Packs a panel for this call, or of an index, and notes rows that are not finite.
+  void (*pack_words)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
+  // Counts the pairs of a packed panel that the bound or float32 decides, and collects the open
+  // pairs in the band. Scratch: a row.
+  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
   // Keeps the candidates of a packed panel that may be among the best k.
   void (*keep_panel)(const Int8Job&, const TopkJob&, const Int8Panel&, TopkWorker&);
 };

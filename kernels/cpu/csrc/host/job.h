@@ -136,7 +136,6 @@ struct Worker {
   int64_t bad_factor;     // lowest row seen whose factor is not finite, or INT64_MAX
   int64_t canonical;      // pairs of the band that got canonical scores
   TierPairs pairs;        // pairs of tiers
-  TierPairs first;        // pairs of tiers that bytes swept before words
   BytesPause bytes_pause;  // pause of bytes before words
 };
 
@@ -182,6 +181,7 @@ struct Isa {
   const TopkKernels* topk;
   const ListKernels* lists;
   const ByteTier* bytes;  // nullptr where the instruction set lacks the tier
+  const Int8Tier* int8;   // likewise; AVX-512 has int8_tier_of(isa)
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves
@@ -193,6 +193,6 @@ constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock
 // Only machine.cpp reads them, after it asked the processor. An object that is compiled for an
 // instruction set exports these constants alone: it may hold no function that other objects call
 // by name, and nothing that runs when the extension is loaded.
-extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa, *const neon_isa;
+extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa;
 
 }  // namespace kgfast

@@ -56,21 +56,17 @@ const Machine& machine() {
   static const Machine picked = [] {
     const X86 has = probe_x86();
     Machine found;
-    if (has.avx512 && avx512_isa) {
-      const Int8Tier* tier = has.avx2 ? avx2_int8_tier : nullptr;
-      if (has.avx512vnni && avx512vnni_int8_tier) tier = avx512vnni_int8_tier;
-      found.isas.emplace_back(avx512_isa, tier);
-    }
-    if (has.avx2 && avx2_isa) found.isas.emplace_back(avx2_isa, avx2_int8_tier);
-    if (neon_isa) found.isas.emplace_back(neon_isa, neon_int8_tier);
+    const Int8Tier* of_avx2 = has.avx2 && avx2_isa ? avx2_isa->int8 : nullptr;
+    const bool has_vnni = has.avx512vnni && avx512vnni_int8_tier;
+    if (has.avx512 && avx512_isa)
+      found.isas.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
+    if (has.avx2 && avx2_isa) found.isas.emplace_back(avx2_isa, of_avx2);
     found.isas.emplace_back(baseline_isa, nullptr);
     found.engines = {  // a tier has the panels of its instruction set
         {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier != nullptr},
-        {Tier::int8, "avx2", "AVX2", has.avx2, avx2_int8_tier != nullptr},
-        {Tier::int8, "neon", "NEON", neon_isa != nullptr, neon_int8_tier != nullptr},
+        {Tier::int8, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
         {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
         {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
-        {Tier::bytes, "neon", "NEON", neon_isa != nullptr, neon_isa != nullptr},
     };
     return found;
   }();

@@ -66,21 +66,6 @@ struct WorkerMemory {
   int64_t bad_query = INT64_MAX;
 };
 
-// Runs body(worker, task) for every task, on all threads. Notes rows with numbers that are not
-// finite, where these are errors.
-template <class Owned, class Body>
-void sweep_tasks(const Execution& execution, std::vector<std::unique_ptr<Owned>>& workers,
-                 int64_t count, SweepStatus* status, bool checks_finite, Body body) {
-  status->interrupted |= parallel(static_cast<int>(workers.size()), count, execution.interrupted,
-                                  [&](int i, int64_t task) { body(*workers[i], task); });
-  for (size_t i = 0; checks_finite && i < workers.size(); ++i) {
-    const Worker& worker = workers[i]->worker;
-    status->bad_query = std::min(status->bad_query, workers[i]->bad_query);
-    status->bad_candidate = std::min(status->bad_candidate, worker.bad_candidate);
-    status->bad_factor = std::min(status->bad_factor, worker.bad_factor);
-  }
-}
-
 // The packed queries of one pass.
 class PackedQueries {
  public:

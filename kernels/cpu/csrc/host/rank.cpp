@@ -7,59 +7,90 @@
 #include <memory>
 #include <vector>
 
-#include "host/bias.h"
-#include "host/rank_tiers.h"
+#include "host/sweeps.h"
 
 namespace kgfast {
 namespace {
 
-class Ranking {
+constexpr int64_t kBandCapacity = 8192;
+constexpr int kKinds = 4;  // kinds of counts: greater, equal, and both of the excluded
+
+// A worker and the memory that it points into.
+struct RankWorker : WorkerMemory {
+  RankWorker(const PassPlan& plan, const SweepJob& job)
+      : WorkerMemory(plan, job), slots(job.num_crops * job.query.count), band(kBandCapacity),
+        counts(kKinds * slots, 0) {
+    lend(worker);
+    worker.band = band.data;
+    worker.band_capacity = kBandCapacity;
+    worker.greater = counts.data();
+    worker.equal = counts.data() + slots;
+  }
+  void count_excluded() {
+    worker.greater = counts.data() + 2 * slots;
+    worker.equal = counts.data() + 3 * slots;
+  }
+  const int64_t slots;  // C * B
+  Buffer<Pair> band;
+  std::vector<int64_t> counts;  // [4][C][B]
+  Worker worker{};
+};
+
+class Ranking : Sweeps<RankWorker, SweepJob> {
  public:
   Ranking(const Execution& execution, const RankRequest& request)
-      : isa_(execution.isa), request_(request), workers_(execution, !request.nan_worst),
-        job_(begin_sweep(isa_, request.operands)), bias_(request.operands),
-        target_scores_(request.widths.size() * job_.query.count) {
-    bias_.lend(job_);
+      : Sweeps(execution, request.operands, request.widths, !request.nan_worst), request_(request),
+        target_scores_(request.widths.size() * num_queries_) {
     job_.targets = request.targets;
-    for (const int64_t width : request.widths) crops_.push_back({width, 0.0f});
-    job_.crops = crops_.data();
-    job_.num_crops = static_cast<int64_t>(crops_.size());
-    job_.num_features = crops_.back().end;
     job_.target_scores = target_scores_.data();
-    plan_ = plan_passes(job_, execution.threads);
-    for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
-      bounds_.push_back(crop_bound(isa_, job_, crop));
-      crops_[crop].rel = round_up(bounds_[crop].rel);
-    }
-    set_norm(job_, bounds_.back());
-    workers_.status.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
-    tiers_ = std::make_unique<RankTiers>(workers_, job_, plan_);
+    plan(kQueriesPerPass, 0);
+    for (int i = 0; i < plan_.threads; ++i)
+      workers_.push_back(std::make_unique<RankWorker>(plan_, job_));
   }
 
   SweepStatus count() {
-    SweepStatus& status = workers_.status;
-    if (is_ok(status)) score_targets();
-    if (is_ok(status)) find_order();
-    if (is_ok(status) && workers_.checks_finite && swept_.empty() && job_.query.count)
-      check_candidates();
-    for (size_t first = 0; is_ok(status) && first < swept_.size(); first += plan_.queries)
+    if (is_ok(status_)) score_targets();
+    if (is_ok(status_)) find_order();
+    if (is_ok(status_) && checks_finite_ && swept_.empty() && num_queries_) check_candidates();
+    for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
-    if (is_ok(status)) exclude();
-    if (is_ok(status)) collect();
-    tiers_->count_pairs(*request_.pairs);
-    return status;
+    if (is_ok(status_)) exclude();
+    if (is_ok(status_)) collect();
+    return status_;
   }
 
+  // Sweeps all queries in float32, each on its own, in order.
   void errors(float* values, double* bounds) {
-    prepare_all();
-    tiers_->errors(values, bounds);
+    score_targets();
+    for (int64_t query = 0; query < num_queries_; ++query)
+      groups_.push_back({query}), swept_.push_back(query);
+    prepare_pass(0, swept_.size());
+    packed_.pack(isa_, job_);
+    const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * num_queries_;
+    Worker& worker = workers_[0]->worker;
+    std::vector<float> tile(rows * lanes);
+    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
+      isa_.sweep_values(job_, panel, worker, tile.data());
+      const int64_t first = panel * lanes, last = std::min(first + lanes, job_.num_candidates);
+      for (int64_t row = 0; row < rows; ++row) {
+        const Threshold& t = thresholds_[row];
+        const int64_t crop = row / num_queries_;
+        for (int64_t n = first; n < last; ++n) {
+          const float value = tile[row * lanes + n - first];
+          values[row * job_.num_candidates + n] = value;
+          bounds[row * job_.num_candidates + n] =
+              crops_[crop].rel * std::fabs(static_cast<double>(value)) + t.base +
+              t.slope * worker.norms[crop];
+        }
+      }
+    }
   }
 
  private:
   void score_targets() {
     constexpr int64_t block = 64;
-    const int64_t count = job_.query.count;
-    workers_.run(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
+    const int64_t count = num_queries_;
+    parallel(divide_up(count, block), [&](RankWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -85,13 +116,13 @@ class Ranking {
   // queries. The widest crop says which targets are close, for its limit is passed last.
   void find_order() {
     group_equal_queries();
-    const int64_t widest = (job_.num_crops - 1) * job_.query.count;
+    const int64_t widest = (job_.num_crops - 1) * num_queries_;
     std::vector<double> reach(groups_.size(), INFINITY);  // the lowest target score
     for (size_t g = 0; g < groups_.size(); ++g) {
       bool needed = false;  // a target whose score is NaN needs no sweep
       for (const int64_t query : groups_[g]) {
         for (int64_t crop = 0; crop < job_.num_crops; ++crop)
-          needed |= !std::isnan(target_scores_[crop * job_.query.count + query]);
+          needed |= !std::isnan(target_scores_[crop * num_queries_ + query]);
         const double score = target_scores_[widest + query];
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
@@ -105,7 +136,7 @@ class Ranking {
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;
-    workers_.run(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
+    parallel(divide_up(count, block), [&](RankWorker& owned, int64_t task) {
       for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
         check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
                         &owned.worker.bad_candidate, &owned.worker.bad_factor);
@@ -113,8 +144,8 @@ class Ranking {
   }
 
   void group_equal_queries() {
-    std::vector<std::pair<uint64_t, int64_t>> rows(job_.query.count);
-    for (int64_t query = 0; query < job_.query.count; ++query)
+    std::vector<std::pair<uint64_t, int64_t>> rows(num_queries_);
+    for (int64_t query = 0; query < num_queries_; ++query)
       rows[query] = {hash_of(query), query};
     std::sort(rows.begin(), rows.end());
     size_t run = 0;  // first group of the present hash
@@ -162,7 +193,7 @@ class Ranking {
     for (int64_t crop = 0; crop < job_.num_crops; ++crop)
       for (size_t i = first; i < first + count; ++i) {
         for (const int64_t query : groups_[swept_[i]])
-          if (!std::isnan(target_scores_[crop * job_.query.count + query]))
+          if (!std::isnan(target_scores_[crop * num_queries_ + query]))
             thresholds_.push_back(threshold(crop, query));
         first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
       }
@@ -175,7 +206,7 @@ class Ranking {
   }
 
   Threshold threshold(int64_t crop, int64_t query) const {
-    const int64_t slot = crop * job_.query.count + query;
+    const int64_t slot = crop * num_queries_ + query;
     const double target = target_scores_[slot];
     const AbsoluteError error = absolute_error(job_, crops_[crop].end, bounds_[crop], query,
                                                std::fabs(target) + bias_.magnitude());
@@ -204,23 +235,31 @@ class Ranking {
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
     packed_.pack(isa_, job_);
-    tiers_->sweep(target_scores_.data(), bias_.magnitude());
-  }
-
-  // Prepares one pass of all queries, each on its own, in order.
-  void prepare_all() {
-    score_targets();
-    for (int64_t query = 0; query < job_.query.count; ++query)
-      groups_.push_back({query}), swept_.push_back(query);
-    prepare_pass(0, swept_.size());
-    packed_.pack(isa_, job_);
+    const auto sweep_wide = [&](RankWorker& owned, int64_t panel) {
+      isa_.sweep_panel(job_, panel, owned.worker);
+    };
+    const bool is_int8 = int8_->serves(job_.num_queries);
+    const int64_t rows = job_.num_crops * job_.num_queries;
+    num_pairs_ += (is_int8 ? first_threshold_[rows] : rows) * job_.num_candidates;
+    if (is_int8) {
+      int8_->pack(job_);
+      int8_->set_targets(target_scores_.data(), bias_.magnitude());
+      const auto count_panel = [&](RankWorker& owned, const Int8Panel& panel) {
+        int8_->tier().count_panel(int8_->job(), panel, int8_->scratch(owned.int8.data), isa_,
+                                  owned.worker);
+      };
+      sweep_int8(count_panel, sweep_wide);
+    } else {
+      parallel(plan_.panels, sweep_wide);
+    }
+    for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
   }
 
   // Counts known answers. Equal queries with the same known answers share their scores.
   void exclude() {
-    for (const auto& owned : workers_.all) owned->count_excluded();
+    for (const auto& owned : workers_) owned->count_excluded();
     const int64_t groups = static_cast<int64_t>(groups_.size());
-    workers_.run(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
+    parallel(groups * job_.num_crops, [&](RankWorker& owned, int64_t task) {
       exclude_group(groups_[task % groups], task / groups, owned.worker);
     });
   }
@@ -230,7 +269,7 @@ class Ranking {
     std::vector<double> scores;
     for (const int64_t query : group) {
       const std::vector<int64_t> ids = excluded_ids(query);
-      const int64_t slot = crop * job_.query.count + query;
+      const int64_t slot = crop * num_queries_ + query;
       if (std::isnan(target_scores_[slot])) {
         worker.greater[slot] += count_others(ids, query);
         continue;
@@ -272,11 +311,19 @@ class Ranking {
   }
 
   void collect() {
-    const int64_t rows = job_.query.count, slots = job_.num_crops * rows;
+    const int64_t rows = num_queries_, slots = job_.num_crops * rows;
+    PairCounts& pairs = *request_.pairs;
+    pairs = {num_pairs_, 0, {}};
+    for (const auto& owned : workers_) {
+      pairs.canonical += owned->worker.canonical;
+      pairs.int8.swept += owned->worker.pairs.swept;
+      pairs.int8.gathered += owned->worker.pairs.gathered;
+      pairs.int8.canonical += owned->worker.pairs.canonical;
+    }
     for (int64_t kind = 0; kind < kKinds; ++kind)
       for (int64_t slot = 0; slot < slots; ++slot) {
         int64_t sum = 0;
-        for (const auto& owned : workers_.all) sum += owned->counts[kind * slots + slot];
+        for (const auto& owned : workers_) sum += owned->counts[kind * slots + slot];
         if (kind == 0 && std::isnan(target_scores_[slot]))
           sum = job_.num_candidates - is_candidate(job_.targets[slot % rows]);
         request_.counts[(slot / rows * kKinds + kind) * rows + slot % rows] = sum;
@@ -289,22 +336,14 @@ class Ranking {
     return std::binary_search(subset, subset + job_.num_candidates, id);
   }
 
-  const Isa& isa_;
   const RankRequest& request_;
-  RankWorkers workers_;
-  SweepJob job_;
-  const Bias bias_;
-  PassPlan plan_;
-  std::vector<Crop> crops_;
-  std::vector<ErrorBound> bounds_;
   std::vector<double> target_scores_;  // [C][B]
   std::vector<std::vector<int64_t>> groups_;  // queries that are equal
   std::vector<int64_t> swept_;                // groups, in sweep order
   std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
   std::vector<Reach> reaches_;
-  PackedQueries packed_;
-  std::unique_ptr<RankTiers> tiers_;
+  int64_t num_pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates
 };
 
 }  // namespace

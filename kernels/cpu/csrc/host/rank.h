@@ -21,9 +21,8 @@ struct RankRequest {
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 
-// Writes the value and the error bound of the sweep, or of the tier that the execution may use, for
-// every pair. Both are [C][B][M], in units of a distance (for l2 after the root), for the test of
-// the bound.
+// Writes the value and the error bound of the float32 sweep for every pair. Both are [C][B][M], in
+// units of a distance (for l2 after the root), for the test of the bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
 

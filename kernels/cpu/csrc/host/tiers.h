@@ -30,8 +30,8 @@ struct BytesPause {
 struct Int8Tier;
 struct Isa;
 
-// Tables like those of job.h; nullptr where the build lacks them.
-extern const Int8Tier *const avx512vnni_int8_tier, *const avx2_int8_tier, *const neon_int8_tier;
+// A table like those of job.h; nullptr where the build lacks it.
+extern const Int8Tier* const avx512vnni_int8_tier;
 
 // Returns the fastest int8 tier of this machine and build beside an instruction set that find_isa
 // returned, or nullptr.

@@ -5,10 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "host/bias.h"
 #include "host/byte_pass.h"
-#include "host/int8_pass.h"
-#include "host/passes.h"
+#include "host/sweeps.h"
 #include "host/topk.h"
 
 namespace kgfast {
@@ -29,7 +27,7 @@ struct OwnedTopkWorker : WorkerMemory {
 
 constexpr int64_t kMostOpen = 4096;  // extra survivors of a query, as bytes leave more open
 
-class TopkPasses {
+class TopkPasses : protected Sweeps<OwnedTopkWorker, TopkJob> {
  protected:
   // A first limit on costs, and the largest number that costs are compared with, beside a bias.
   struct Start {
@@ -39,13 +37,7 @@ class TopkPasses {
 
   TopkPasses(const Execution& execution, const Operands& operands, int64_t features,
              const Known& known, bool checks_finite)
-      : execution_(execution), isa_(execution.isa), num_queries_(operands.query.count),
-        bias_(operands), of_known_(known), checks_finite_(checks_finite) {
-    static_cast<SweepJob&>(job_) = begin_sweep(isa_, operands);
-    bias_.lend(job_);
-    crop_.end = job_.num_features = features;
-    job_.crops = &crop_;
-    job_.num_crops = 1;
+      : Sweeps(execution, operands, {features}, checks_finite), of_known_(known) {
     job_.isa = &isa_;
   }
   virtual ~TopkPasses() = default;
@@ -62,33 +54,32 @@ class TopkPasses {
 
   // `answers`: how many each query may have, for the choice of a tier; 0: unknown.
   void run_passes(int64_t most_queries, int64_t answers) {
-    plan_ = plan_passes(job_, execution_.threads, std::min(most_queries, kQueriesPerPass));
-    bound_ = crop_bound(isa_, job_, 0);
-    crop_.rel = round_up(bound_.rel);
-    set_norm(job_, bound_);
-    status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
+    plan(most_queries, answers);
     const int64_t queries = std::min(plan_.queries, num_queries_);
-    int8_ = answers ? std::make_unique<Int8Pass>(execution_, job_, answers)
-                    : std::make_unique<Int8Pass>(execution_, job_);
-    bytes_ = std::make_unique<BytePass>(execution_, job_, std::max<int64_t>(answers, 1));
-    plan_.int8_bytes = int8_->worker_bytes(queries);
+    BytePass bytes(execution_, job_, std::max<int64_t>(answers, 1));
     // Bytes tell less of a candidate: more stay open until canonical scores of a few decide.
-    if (bytes_->serves(queries)) job_.capacity += std::min(7 * job_.capacity, kMostOpen);
+    if (bytes.serves(queries)) job_.capacity += std::min(7 * job_.capacity, kMostOpen);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
     begin_workers();
-    for (int64_t first = 0; is_ok(status_) && first < num_queries_;
-         first += plan_.queries) {
+    const auto sweep_wide = [&](OwnedTopkWorker& owned, int64_t panel) {
+      isa_.topk->sweep_panel(job_, panel, owned.worker);
+    };
+    for (int64_t first = 0; is_ok(status_) && first < num_queries_; first += plan_.queries) {
       prepare_pass(first, std::min(plan_.queries, num_queries_ - first));
       packed_.pack(isa_, job_);
-      if (int8_->serves(job_.num_queries))
-        sweep_int8();
-      else if (bytes_->serves(job_.num_queries))
-        sweep_bytes();
-      else
-        parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
-          isa_.topk->sweep_panel(job_, panel, owned.worker);
-        });
+      if (int8_->serves(job_.num_queries)) {
+        int8_->pack(job_);
+        int8_->set_bases(bias_.magnitude());
+        const auto keep_panel = [&](OwnedTopkWorker& owned, const Int8Panel& panel) {
+          int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
+        };
+        sweep_int8(keep_panel, sweep_wide);
+      } else if (bytes.serves(job_.num_queries)) {
+        sweep_bytes(bytes);
+      } else {
+        parallel(plan_.panels, sweep_wide);
+      }
       if (is_ok(status_) && !finish_pass()) return;
     }
   }
@@ -96,44 +87,19 @@ class TopkPasses {
   // Prepares the workers of a derived class.
   virtual void begin_workers() {}
 
-  // Runs body(worker, task) for every task, on all threads.
-  template <class Body>
-  void parallel(int64_t count, Body body) {
-    sweep_tasks(execution_, workers_, count, &status_, checks_finite_, body);
-  }
-
  private:
-  void sweep_int8() {
-    int8_->pack(job_);
-    int8_->set_bases(bias_.magnitude());
-    parallel(int8_->groups(job_.num_candidates), [&](OwnedTopkWorker& owned, int64_t group) {
-      if (!int8_->pays(owned.worker, job_.num_queries)) return sweep_wide(group, owned);
-      int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](const Int8Side&, const Int8Panel& panel) {
-                           int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
-                         });
-    });
-  }
-
   // Sweeps runs of panels: a worker prefetches the next panel of a run while it sweeps one.
-  void sweep_bytes() {
+  void sweep_bytes(BytePass& bytes) {
     constexpr int64_t most = 16;
     const int64_t panels = divide_up(job_.num_candidates, kByteCandidates);
     const int64_t run = std::clamp<int64_t>(panels / (8 * plan_.threads), 1, most);
-    bytes_->pack(job_, base_.data());
+    bytes.pack(job_, base_.data());
     parallel(divide_up(panels, run), [&](OwnedTopkWorker& owned, int64_t task) {
       for (int64_t panel = task * run; panel < std::min((task + 1) * run, panels); ++panel)
-        bytes_->tier().keep_panel(bytes_->job(), job_, panel, owned.worker);
+        bytes.tier().keep_panel(bytes.job(), job_, panel, owned.worker);
     });
     for (const auto& owned : workers_)
       for (int64_t i = 0; i < job_.num_queries; ++i) settle(job_, i, owned->worker);
-  }
-
-  // Sweeps a group of candidates in float32.
-  void sweep_wide(int64_t group, OwnedTopkWorker& owned) {
-    const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
-    for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)
-      isa_.topk->sweep_panel(job_, panel, owned.worker);
   }
 
   void prepare_pass(int64_t first, int64_t count) {
@@ -146,7 +112,7 @@ class TopkPasses {
     first_known_.assign(1, 0);
     for (int64_t i = 0; i < count; ++i) {
       const Start begin = start(first + i);
-      const AbsoluteError error = absolute_error(job_, job_.num_features, bound_, first + i,
+      const AbsoluteError error = absolute_error(job_, job_.num_features, bounds_[0], first + i,
                                                  begin.magnitude + bias_.magnitude());
       limits_[i] = begin.limit;
       base_[i] = error.base;
@@ -166,26 +132,12 @@ class TopkPasses {
   }
 
  protected:
-  const Execution& execution_;
-  const Isa& isa_;
-  const int64_t num_queries_;
-  const Bias bias_;
   const Known of_known_;
-  const bool checks_finite_;
-  TopkJob job_{};
-  Crop crop_{};
-  PassPlan plan_{};
   std::vector<int64_t> rows_;
-  std::vector<std::unique_ptr<OwnedTopkWorker>> workers_;
-  SweepStatus status_;
 
  private:
-  ErrorBound bound_{};
   std::vector<int64_t> known_, first_known_;
   std::vector<float> base_, slope_, limits_;
-  PackedQueries packed_;
-  std::unique_ptr<Int8Pass> int8_;
-  std::unique_ptr<BytePass> bytes_;
 };
 
 }  // namespace kgfast

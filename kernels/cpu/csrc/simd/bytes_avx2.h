@@ -1,5 +1,5 @@
-// Bytes of AVX2, beside simd/avx2.h: 32 of them. Four products and a sum take three instructions:
-// vpmaddubsw saturates at 16 bits, which magnitudes up to `most` do not reach.
+// Bytes and words of AVX2, beside simd/avx2.h: 32 bytes, or 16 signed 16-bit numbers. Two products of
+// words and a sum are two instructions, vpmaddwd and vpaddd.
 #pragma once
 #include "simd/avx2.h"
 
@@ -10,9 +10,7 @@ struct Bytes {
   using B = __m256i;  // bytes
   using I = __m256i;  // int32, as many as floats in a vector
   static constexpr int W = 32;
-  static constexpr bool has_products = false;  // one instruction adds up products of four bytes
-  // The largest magnitude of signed bytes whose products are exact: 2 * 255 * 64 < 2^15.
-  static constexpr int most = 64;
+  static constexpr int columns = 1, queries = 4;  // a tile of sums of words: 8 of 16 registers
 
   static B load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static B set_run(const void* p) {  // 8 bytes, again and again
@@ -33,7 +31,6 @@ struct Bytes {
   }
 
   static I zero() { return _mm256_setzero_si256(); }
-  static I set1(int32_t x) { return _mm256_set1_epi32(x); }
   static I load_ints(const int32_t* p) { return load(p); }
   static void store_ints(int32_t* p, I x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x);
@@ -41,11 +38,6 @@ struct Bytes {
   static I add(I a, I b) { return _mm256_add_epi32(a, b); }
   static I round(__m256 x) { return _mm256_cvtps_epi32(x); }  // to nearest
   static __m256 to_floats(I x) { return _mm256_cvtepi32_ps(x); }
-  // Adds products of four unsigned and four signed bytes, of at most `most`, to each integer.
-  static I add_products(I sum, B a, B b) {
-    const I pairs = _mm256_maddubs_epi16(a, b);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
   // Adds squares of four unsigned bytes to each integer.
   static I add_squares(I sum, B a) {
     const I even = _mm256_and_si256(a, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(a, 8);
@@ -85,6 +77,30 @@ struct Bytes {
         _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     const __m128i bytes = _mm_xor_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(-128));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), bytes);
+  }
+
+  // Adds products of two words to each integer.
+  static I add_word_products(I sum, B a, B b) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+  }
+  // Loads half a vector of signed bytes as words.
+  static B load_widened(const int8_t* p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
+  static void join(B high, B low, B* first, B* last) {
+    high = _mm256_add_epi8(high, _mm256_cmpgt_epi8(zero(), low));  // -1 where low < 0
+    const __m256 a = _mm256_castsi256_ps(_mm256_unpacklo_epi8(low, high));
+    const __m256 b = _mm256_castsi256_ps(_mm256_unpackhi_epi8(low, high));
+    *first = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+    *last = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD));
+  }
+  static void store(void* p, B x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+  // Stores integers between -2^15 and 2^15 as words.
+  static void store_words(int16_t* p, I x) {
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), words);
   }
 
  private:

@@ -1,5 +1,5 @@
-// Bytes of AVX-512 (BW), beside simd/avx512.h: 64 of them. With AVX512-VNNI four products and a sum
-// are one instruction, vpdpbusd; without it they are three, as on AVX2.
+// Bytes and words of AVX-512 (BW), beside simd/avx512.h: 64 bytes, or 32 signed 16-bit numbers. Two
+// products of words and a sum are one instruction of AVX512-VNNI, vpdpwssd.
 #pragma once
 #include "simd/avx512.h"
 
@@ -10,13 +10,7 @@ struct Bytes {
   using B = __m512i;  // bytes
   using I = __m512i;  // int32, as many as floats in a vector
   static constexpr int W = 64;
-#if defined(__AVX512VNNI__)
-  static constexpr bool has_products = true;  // one instruction adds up products of four bytes
-  static constexpr int most = 127;  // signed bytes up to here have exact products
-#else
-  static constexpr bool has_products = false;
-  static constexpr int most = 64;  // 2 * 255 * 64 < 2^15
-#endif
+  static constexpr int columns = 2, queries = 8;  // a tile of sums of words: 16 of 32 registers
 
   static B load(const void* p) { return _mm512_loadu_si512(p); }
   static B set_run(const void* p) {  // 8 bytes, again and again
@@ -37,21 +31,11 @@ struct Bytes {
   }
 
   static I zero() { return _mm512_setzero_si512(); }
-  static I set1(int32_t x) { return _mm512_set1_epi32(x); }
   static I load_ints(const int32_t* p) { return _mm512_loadu_si512(p); }
   static void store_ints(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static I round(__m512 x) { return _mm512_cvtps_epi32(x); }  // to nearest
   static __m512 to_floats(I x) { return _mm512_cvtepi32_ps(x); }
-  // Adds products of four unsigned and four signed bytes, of at most `most`, to each integer.
-  static I add_products(I sum, B a, B b) {
-#if defined(__AVX512VNNI__)
-    return _mm512_dpbusd_epi32(sum, a, b);
-#else
-    const I pairs = _mm512_maddubs_epi16(a, b);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
-#endif
-  }
   // Adds squares of four unsigned bytes to each integer.
   static I add_squares(I sum, B a) {
     const I even = _mm512_and_si512(a, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(a, 8);
@@ -91,13 +75,31 @@ struct Bytes {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
   }
 
+#if defined(__AVX512VNNI__)
+  // Adds products of two words to each integer.
+  static I add_word_products(I sum, B a, B b) { return _mm512_dpwssd_epi32(sum, a, b); }
+#endif
+  // Loads half a vector of signed bytes as words.
+  static B load_widened(const int8_t* p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  // Joins signed bytes to words 256 * high + low: the first two of each four, and the last two.
+  static void join(B high, B low, B* first, B* last) {
+    high = _mm512_add_epi8(high, _mm512_movm_epi8(_mm512_movepi8_mask(low)));  // -1 where low < 0
+    const __m512 a = _mm512_castsi512_ps(_mm512_unpacklo_epi8(low, high));
+    const __m512 b = _mm512_castsi512_ps(_mm512_unpackhi_epi8(low, high));
+    *first = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88));
+    *last = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xDD));
+  }
+  static void store(void* p, B x) { _mm512_storeu_si512(p, x); }
+  // Stores integers between -2^15 and 2^15 as words.
+  static void store_words(int16_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
+  }
+
  private:
   static I add_words(I sum, I words) {
-#if defined(__AVX512VNNI__)
-    return _mm512_dpwssd_epi32(sum, words, _mm512_set1_epi16(1));
-#else
     return _mm512_add_epi32(sum, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
-#endif
   }
 };
 
