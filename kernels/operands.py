@@ -119,8 +119,6 @@ class Operands:
     # "bf16": losses over all candidates round queries, table and the gradient of scores to bfloat16
     # in products.
     precision: str = "float32"
-    # Number [] by which losses over all candidates multiply queries, a block of queries at a time.
-    scale: Tensor | None = None
 
     # facts of the candidates and the queries
     table: Tensor = field(init=False)
@@ -134,11 +132,9 @@ class Operands:
     crops: list[int] = field(init=False)  # widths in the caller's order, or the full width
 
     def __post_init__(self) -> None:
-        if not torch.compiler.is_compiling():
-            for name in ("queries", "scale"):
-                value = getattr(self, name)
-                if isinstance(value, Tensor) and value.is_neg():
-                    object.__setattr__(self, name, value.resolve_neg())
+        queries = self.queries
+        if not torch.compiler.is_compiling() and isinstance(queries, Tensor) and queries.is_neg():
+            object.__setattr__(self, "queries", queries.resolve_neg())
         of = self.candidates
         score, has_factor = of.score, of.factor is not None
         planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
@@ -157,18 +153,11 @@ class Operands:
         for name, value in facts.items():
             object.__setattr__(self, name, value)
 
-    def of_queries(self, rows: slice | Tensor, room: Tensor | None = None) -> "Operands":
-        """Return operands of some of the queries, multiplied by the scale, in ``room`` if given."""
-        if isinstance(rows, slice) and self.scale is None and _is_all(rows, self.num_queries):
+    def of_queries(self, rows: slice | Tensor) -> "Operands":
+        """Return operands of some of the queries."""
+        if isinstance(rows, slice) and _is_all(rows, self.num_queries):
             return self
-        return replace(self, queries=self.queries[rows]).scaled(room)
-
-    def scaled(self, room: Tensor | None = None) -> "Operands":
-        """Multiply all queries by the scale, in a copy, if there is one."""
-        if self.scale is None:
-            return self
-        out = None if room is None else room[: self.num_queries]
-        return replace(self, queries=torch.mul(self.queries, self.scale, out=out), scale=None)
+        return replace(self, queries=self.queries[rows])
 
     def of_rows(self, rows: slice) -> "Operands":
         """Return operands of some of the rows of the table."""

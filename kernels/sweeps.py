@@ -70,10 +70,10 @@ def sweeps(
     """Cut the queries into blocks that are swept together; ``kept`` has memory for all scores."""
     plan = backend.loss_plan(operands)
     step = plan.num_queries or max(1, operands.num_queries)
-    scratch = scaled = None
+    scratch = None
     for first in range(0, operands.num_queries, step):
         rows = slice(first, min(first + step, operands.num_queries))
-        sweep = Sweep(backend, operands.of_queries(rows, scaled), rows, plan, sums, scratch)
+        sweep = Sweep(backend, operands.of_queries(rows), rows, plan, sums, scratch)
         if kept is not None:
             width = operands.candidates.num_rows
             sweep.keep_in(kept[rows.start * width : rows.stop * width])
@@ -82,7 +82,6 @@ def sweeps(
         # meanwhile.
         if kept is None:
             scratch = sweep.scratch
-        scaled = None if operands.scale is None else sweep.operands.queries
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:

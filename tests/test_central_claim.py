@@ -142,10 +142,10 @@ def operators(b):
         "topk": lambda q, t, score: ops.topk(q, t, 10, score=score),
         "indexed_scores": lambda q, t, score: ops.indexed_scores(q, t, index, score),
         "bce": lambda q, t, score: ops.bce(q, t, None, *labels, score),
-        "bce_total": lambda q, t, score: ops.bce_total(q, t, None, *labels, score, 2.0),
+        "bce_total": lambda q, t, score: ops.bce(q, t, None, *labels, score, divisor=2.0),
         "cross_entropy": lambda q, t, score: ops.cross_entropy(q, t, None, targets, 0.1, score),
-        "cross_entropy_total": lambda q, t, score: ops.cross_entropy_total(
-            q, t, None, targets, 0.1, score, 2.0
+        "cross_entropy_total": lambda q, t, score: ops.cross_entropy(
+            q, t, None, targets, 0.1, score, divisor=2.0
         ),
     }
 

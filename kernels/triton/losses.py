@@ -241,7 +241,6 @@ class _Sweep:
         told: Totals | None = None,
     ) -> None:
         """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
-        operands = operands.scaled()
         self.operands, self.labels, self.need = operands, labels, need
         self.loss = loss._replace(has_bias_sums=need.bias)
         self.tiles, self.told = tiles_of(operands, arch, need), told

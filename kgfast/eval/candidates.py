@@ -22,8 +22,9 @@ from kgfast.graph.named import Names
 from kgfast.kernels.lists import contains
 from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import SIDES, Side
-from kgfast.ops.checks import check_ids, check_index, check_unique
+from kgfast.ops.checks import check_index
 from kgfast.ops.lists import lists_of
+from kgfast.ops.values import check_ids, check_unique
 from kgfast.storage import digest
 
 _PAIRS = 1 << 19  # ids of a batch of lists: 4 MiB as int64

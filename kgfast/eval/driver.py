@@ -24,14 +24,14 @@ from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
 from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.partial import BLOCK_BYTES, Partial, using
-from kgfast.eval.preparation import evaluating, host_model, tensors_of
+from kgfast.eval.preparation import evaluating, tensors_of
 from kgfast.eval.queries import CPU, Queries, shared
 from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader, entity_table, local_model, own_reader
 from kgfast.eval.sources import CandidateSource, InMemory
 from kgfast.kernels.operands import Prepared
 from kgfast.models.relations import blocks_at
-from kgfast.ops.unchecked import refuse_unchecked
+from kgfast.ops.values import refuse_unchecked
 from kgfast.progress import progress_bar, sweep_bar
 from kgfast.storage import Fingerprint, memory_limit
 from kgfast.tables import Rows
@@ -73,7 +73,7 @@ class Call:
         progress: bool = False,
     ) -> None:
         self.steps, self.index, self._folder = steps, index, partial
-        self.model, self._bar = host_model(model), (progress, label)
+        self.model, self._bar = model, (progress, label)
         # Rows that are read in blocks, and what makes a model of a few; None: all are in memory.
         self.reader: RowReader | None = None
         self._rows_of: Callable[[Tensor], Tensor] | None = None

@@ -27,9 +27,9 @@ from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Prepared
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.ops.checks import check_unique
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
+from kgfast.ops.values import check_unique
 from kgfast.storage import digest
 
 _ANSWERS = 1 << 20  # answers in memory at once: 16 MiB

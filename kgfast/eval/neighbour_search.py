@@ -9,7 +9,7 @@ from kgfast.eval.answers import Metric, Neighbours
 from kgfast.eval.candidates import Allowed, checked_ids_of
 from kgfast.eval.driver import Call
 from kgfast.eval.index import Index, check_index
-from kgfast.eval.preparation import check_names, check_rankable, evaluating, host_model
+from kgfast.eval.preparation import check_names, check_rankable, evaluating
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
 from kgfast.eval.searches import AskedQueries, BestSearch
@@ -99,7 +99,7 @@ def neighbours(
         raise ValueError(
             f"k must be at most the number of other entities, {model.num_entities - 1}; got {k}"
         )
-    table = _entity_table(host_model(model))
+    table = _entity_table(model)
     rows = _RowsAsModel(table, metric)
     if metric == "cosine":
         unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)

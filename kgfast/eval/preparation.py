@@ -1,9 +1,8 @@
 """Checks of a model, and its state while it is evaluated: what every call needs first."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +20,6 @@ from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_candidates
-from kgfast.ops.dispatch import is_copied
-
-AnyModel = TypeVar("AnyModel")
 
 _QUERY_BYTES = 8 << 20  # bytes of one batch of queries
 _LEAST = 64  # queries of a batch, however wide
@@ -160,22 +156,3 @@ def tensors_of(model: Any) -> Iterator[Tensor]:
             yield value
         elif not is_module and (isinstance(value, nn.Module) or hasattr(value, "with_entity")):
             yield from tensors_of(value)
-
-
-def host_model(model: AnyModel) -> AnyModel:
-    """Return a model, or a copy on the CPU where the model's device (MPS, XPU) has no kernels.
-
-    The copy is built of tensors on the CPU, so the device needs no memory for the copy.
-    """
-    entity = getattr(model, "entity", None)
-    if isinstance(entity, Tensor) and not is_copied(entity.device):
-        return model
-    moved: dict[int, Any] = {}
-    for tensor in tensors_of(model):
-        if is_copied(tensor.device):
-            host = tensor.detach().cpu()
-            is_parameter = isinstance(tensor, nn.Parameter)
-            moved[id(tensor)] = (
-                nn.Parameter(host, requires_grad=tensor.requires_grad) if is_parameter else host
-            )
-    return copy.deepcopy(model, moved) if moved else model

@@ -3,8 +3,7 @@
 Each loss is one file: equation and source, a class whose fields are the hyperparameters
 (``NSSALoss``), and the function that is made of the class (``nssa``). A loss is called with a model
 and a batch; losses of sampled negatives also take given scores (``of_scores``). :data:`LOSSES`
-lists the losses of a model, and :mod:`regularizers` has penalties. :func:`siglip` takes two batches
-of rows instead of a model.
+lists the losses of a model, and :mod:`regularizers` has penalties.
 """
 
 from kgfast.losses import regularizers
@@ -19,7 +18,6 @@ from kgfast.losses.negatives import NegativesLoss
 from kgfast.losses.nssa import NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relation_task import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
-from kgfast.losses.siglip import SigLIPLoss, siglip
 
 LOSSES: dict[str, type[Loss]] = {
     "nssa": NSSALoss,
@@ -42,7 +40,6 @@ __all__ = [
     "MarginLoss",
     "NSSALoss",
     "NegativesLoss",
-    "SigLIPLoss",
     "bce",
     "cross_entropy",
     "frequency_weights",
@@ -56,7 +53,6 @@ __all__ = [
     "relation_logits",
     "relation_prediction",
     "sampled_scores",
-    "siglip",
     "smoothed_labels",
     "subsampling_weights",
     "with_gamma",

@@ -14,9 +14,10 @@ from kgfast.kernels.spares import numbers
 from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Candidates, Side, candidates_at, queries_at, queries_of
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.checks import check_index, safe_ids
+from kgfast.ops.checks import check_index
 from kgfast.ops.differentiable import has_gradients
 from kgfast.ops.row_gradients import read_rows
+from kgfast.ops.values import safe_ids
 
 # Batches that losses take: triples, or columns of anchors, relations and, optionally, targets.
 Batch = TriplesLike | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]

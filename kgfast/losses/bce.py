@@ -4,7 +4,7 @@ For the scores ``x`` of each query with every entity, and labels ``y``::
 
     row = -sum_j (y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j))
 
-Backends fuse the loss: :func:`kgfast.ops.bce`, :func:`kgfast.ops.bce_total`. On dense scores the
+Backends fuse the loss: :func:`kgfast.ops.bce`. On dense scores the
 loss is :func:`torch.nn.functional.binary_cross_entropy_with_logits`.
 """
 
@@ -20,7 +20,7 @@ from kgfast.losses.loss import reduced
 from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
-from kgfast.ops.losses import check_smoothing
+from kgfast.ops.checks import check_share
 
 SmoothingStyle = Literal["torch", "conve", "pykeen"]
 
@@ -126,7 +126,7 @@ class BCELoss(EntitiesLoss):
         if self.reduction == "none" or not len(queries):
             return reduced(ops.bce(queries, **arguments), count, self.reduction)
         divisor = count if self.reduction == "mean" else 1
-        return ops.bce_total(queries, **arguments, divisor=divisor)
+        return ops.bce(queries, **arguments, divisor=divisor)
 
 
 bce = BCELoss.function("bce")
@@ -171,7 +171,7 @@ def smoothed_labels(
     >>> smoothed_labels(0.1, "conve", 4)
     (0.9, 0.25)
     """
-    check_smoothing(label_smoothing)
+    check_share("label_smoothing", label_smoothing)
     styles = {
         "torch": (label_smoothing, num_candidates),
         "conve": (1.0, num_candidates),

@@ -20,7 +20,7 @@ from kgfast.losses.entities import EntitiesLoss
 from kgfast.losses.loss import check_weights, reduced
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
-from kgfast.ops.checks import check_ids
+from kgfast.ops.values import check_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class CrossEntropyLoss(EntitiesLoss):
         if self.reduction == "none" or not count:
             return reduced(ops.cross_entropy(queries, **arguments), count, self.reduction)
         divisor = count if self.reduction == "mean" else 1
-        return ops.cross_entropy_total(queries, **arguments, divisor=divisor)
+        return ops.cross_entropy(queries, **arguments, divisor=divisor)
 
 
 cross_entropy = CrossEntropyLoss.function("cross_entropy")

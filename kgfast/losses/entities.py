@@ -18,8 +18,8 @@ from kgfast.losses.batches import (
 from kgfast.losses.loss import Loss, Reduction
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
-from kgfast.ops.checks import check_index, check_precision
-from kgfast.ops.losses import check_smoothing
+from kgfast.ops.checks import check_index, check_share
+from kgfast.ops.losses import check_precision
 
 Positives = Tensor | tuple[Tensor, Tensor]
 Precision = Literal["float32", "bf16"]
@@ -52,7 +52,7 @@ class EntitiesLoss(Loss):
     precision: Precision = "float32"
 
     def check(self) -> None:
-        check_smoothing(self.label_smoothing)
+        check_share("label_smoothing", self.label_smoothing)
         check_precision(self.precision)
 
     @abstractmethod

@@ -21,8 +21,9 @@ from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.checks import check_bounded, check_index, safe_ids
+from kgfast.ops.checks import check_bounded, check_index
 from kgfast.ops.row_gradients import read_rows
+from kgfast.ops.values import safe_ids
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
 _OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear scores

@@ -10,8 +10,9 @@ from kgfast.losses.loss import Reduction, check_reduction, reduced
 from kgfast.losses.sampled import distinct_ids
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at
-from kgfast.ops.checks import check_index, check_tensor, safe_ids
+from kgfast.ops.checks import check_index, check_tensor
 from kgfast.ops.row_gradients import read_rows
+from kgfast.ops.values import safe_ids
 
 _NUMBERS = 1 << 22  # numbers of queries in memory at once: 16 MiB
 

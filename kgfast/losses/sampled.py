@@ -27,10 +27,10 @@ from kgfast.models.base import (
     operator_width,
 )
 from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_tensor, safe_ids
-from kgfast.ops.finite import check_rows
+from kgfast.ops.checks import check_device, check_tensor
 from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
 from kgfast.ops.row_gradients import read_rows
+from kgfast.ops.values import check_rows, safe_ids
 
 Scores = tuple[Tensor, Tensor]
 

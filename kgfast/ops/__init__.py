@@ -6,14 +6,7 @@ registered with ``torch.library``, so that they work under ``torch.compile``.
 """
 
 from kgfast.ops.above import above
-from kgfast.ops.checks import (
-    TABLE_DTYPES,
-    check_device,
-    check_ids,
-    check_index,
-    check_tensor,
-    check_unique,
-)
+from kgfast.ops.checks import TABLE_DTYPES, check_device, check_index, check_tensor
 from kgfast.ops.compose import compose, cos_sin, filters, serves_composition, serves_filters
 from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
@@ -23,8 +16,7 @@ from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
-from kgfast.ops.totals import bce_total, cross_entropy_total
-from kgfast.ops.unchecked import unchecked
+from kgfast.ops.values import check_ids, check_unique, unchecked
 
 __all__ = [
     "BACKENDS",
@@ -33,7 +25,6 @@ __all__ = [
     "above",
     "backend_for",
     "bce",
-    "bce_total",
     "check_device",
     "check_ids",
     "check_index",
@@ -43,7 +34,6 @@ __all__ = [
     "cores_for_kernels",
     "cos_sin",
     "cross_entropy",
-    "cross_entropy_total",
     "filters",
     "indexed_scores",
     "no_autocast",

@@ -11,7 +11,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_device, checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
-from kgfast.ops.unchecked import refuse_unchecked
+from kgfast.ops.values import refuse_unchecked
 from kgfast.text import shown
 
 MAX_RESULTS = 10_000_000
@@ -41,23 +41,13 @@ def above(
 
     Parameters
     ----------
-    queries : Tensor
-        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
-    candidates : Tensor
-        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    queries, candidates, exclude_indptr, exclude_indices, score, bias, factor
+        As :func:`kgfast.ops.topk` takes them; so are ``candidate_ids`` and ``candidate_indptr``.
     threshold : Tensor or float
         ``[B]`` floating point, one for each query, or one number for all. Not NaN; -inf finds all
         candidates.
-    exclude_indptr, exclude_indices : Tensor, optional
-        ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
-    score : str
-        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
-    bias, factor : Tensor, optional
-        As :func:`kgfast.ops.topk` takes them.
     dims : int, optional
         Crop width in features.
-    candidate_ids, candidate_indptr : Tensor, optional
-        As :func:`kgfast.ops.topk` takes them.
     max_results : int
         Maximal number of results of all queries together.
 
@@ -84,22 +74,22 @@ def above(
     crops = None if dims is None else [dims]
     operands = checked_operands(queries, candidates, score, bias, factor, crops)
     known = checked_known(exclude_indptr, exclude_indices, operands)
-    own = CandidateIds(candidate_ids, candidate_indptr)
-    own.check(operands)
+    listed = CandidateIds(candidate_ids, candidate_indptr)
+    listed.check(operands)
     check_max_results(max_results)
     if isinstance(threshold, Tensor) and threshold.ndim:
         check_device("threshold", threshold, candidates)
     thresholds = thresholds_of(threshold, operands.num_queries, candidates.device)
-    return _above(operands, thresholds, known, own, max_results)
+    return _above(operands, thresholds, known, listed, max_results)
 
 
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
     """Return thresholds float64 ``[count]`` on a device, after checking type and shape."""
     if not isinstance(threshold, Tensor):
-        given: Any = threshold
-        if isinstance(given, bool) or not isinstance(given, Real):
+        value: Any = threshold
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(
-                f"threshold must be a number, or a tensor of one for each query; got {shown(given)}"
+                f"threshold must be a number, or a tensor of one for each query; got {shown(value)}"
             )
         return torch.full((count,), float(threshold), dtype=torch.float64, device=device)
     if not threshold.is_floating_point():
@@ -139,17 +129,17 @@ def _above(
     operands: Operands,
     thresholds: Tensor,
     known: Known | None,
-    own: CandidateIds,
+    listed: CandidateIds,
     max_results: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_thresholds(thresholds)
     refuse_unchecked("above")
     checks = run.checks_for(operands.table.device)
-    operands, lists = own.prepared(operands, checks)
-    found = run.above(operands, thresholds, known, checks, max_results, lists)
-    if isinstance(found, int):
-        raise too_many(found, max_results)
-    return found.indptr, found.ids, found.scores
+    operands, lists = listed.prepared(operands, checks)
+    result = run.above(operands, thresholds, known, checks, max_results, lists)
+    if isinstance(result, int):
+        raise too_many(result, max_results)
+    return result.indptr, result.ids, result.scores
 
 
 @_above.fake

@@ -10,8 +10,8 @@ from torch.autograd import forward_ad
 from kgfast.kernels.backend import Composition
 from kgfast.kernels.cpu import rotations
 from kgfast.kernels.reference import trig
-from kgfast.ops import differentiable as common
-from kgfast.ops.dispatch import find_backend, get_backend
+from kgfast.ops.differentiable import chosen_backend, has_gradients, is_transformed
+from kgfast.ops.dispatch import find_backend, get_backend, offers
 from kgfast.ops.registry import operator
 
 
@@ -23,9 +23,9 @@ def serves_composition(*tables: object) -> bool:
     for table in tables:
         if not (isinstance(table, Tensor) and table.dtype == torch.float32 and table.requires_grad):
             return False
-        if not common.offers(table.device, "compose"):
+        if not offers(table.device, "compose"):
             return False
-    return torch.is_grad_enabled()
+    return torch.is_grad_enabled() and not is_transformed()
 
 
 def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
@@ -34,15 +34,14 @@ def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
     ``anchors`` and the result are ``[B, F]``. ``relations`` are ``[B, F]``, or ``[B, F / 2]``
     phases of rotations.
     """
-    common.refuse_forward_mode("compose", anchors, relations)
     return _compose(anchors, relations, how._replace(unit=float(how.unit)))
 
 
 @operator("compose")
 def _compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:
     rows = anchors.contiguous(), relations.contiguous()
-    made: Tensor = kernels_of(anchors).compose.compose(*rows, how)
-    return made
+    composed: Tensor = _kernels_of(anchors).compose.compose(*rows, how)
+    return composed
 
 
 @_compose.fake
@@ -55,14 +54,14 @@ def _compose_backward(
     grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition, need: Sequence[bool]
 ) -> list[Tensor | None]:
     rows = anchors.contiguous(), relations.contiguous()
-    made = kernels_of(anchors).compose.compose_backward(grad, *rows, how)
-    return [it if needed else None for it, needed in zip(made, need, strict=True)]
+    gradients = _kernels_of(anchors).compose.compose_backward(grad, *rows, how)
+    return [it if needed else None for it, needed in zip(gradients, need, strict=True)]
 
 
 def serves_filters(*tensors: Tensor) -> bool:
     """Return whether a kernel makes filters from float32 tensors that training changes."""
     fits = all(it.dtype == torch.float32 for it in tensors)
-    return fits and common.has_gradients(*tensors) and common.offers(tensors[0].device, "filters")
+    return fits and has_gradients(*tensors) and offers(tensors[0].device, "filters")
 
 
 def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> Tensor:
@@ -72,7 +71,6 @@ def filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) 
     plane of ``features`` columns, of rows ``[M, G]`` and of the matrix ``[G, R]``, and zeros
     beyond.
     """
-    common.refuse_forward_mode("filters", rows, matrix)
     return _filters(rows, matrix, list(widths), features)[0]
 
 
@@ -83,7 +81,7 @@ class _NormedFilters(NamedTuple):
 
 @operator("filters")
 def _filters(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> _NormedFilters:
-    return _NormedFilters(*kernels_of(rows).filters.filters(rows, matrix, widths, features))
+    return _NormedFilters(*_kernels_of(rows).filters.filters(rows, matrix, widths, features))
 
 
 @_filters.fake
@@ -102,8 +100,8 @@ def _filters_backward(
     features: int,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    given = rows, matrix, widths, features
-    return tuple(kernels_of(rows).filters.filters_backward(grad, (*made,), *given, need))
+    inputs = rows, matrix, widths, features
+    return tuple(_kernels_of(rows).filters.filters_backward(grad, (*made,), *inputs, need))
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,18 +110,13 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     Without gradients and graphs, a kernel of the CPU computes both.
     """
     is_plain = type(phases) is Tensor and phases.device.type == "cpu"
-    if not is_plain or torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_traced():
+    is_traced = torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
+    if not is_plain or torch.is_grad_enabled() or is_traced:
         return trig.cos_sin(phases)
     if find_backend(phases.device)[0] != "cpu":
         return trig.cos_sin(phases)
     return rotations.cos_sin(phases)
 
 
-def _is_traced() -> bool:
-    in_functorch = torch._C._functorch.maybe_current_level() is not None
-    return in_functorch or forward_ad._current_level >= 0
-
-
-def kernels_of(tensor: Tensor) -> Any:
-    """Return the backend that serves a tensor; callers asked before if it has the kernels."""
-    return get_backend(common.chosen_backend(tensor))
+def _kernels_of(tensor: Tensor) -> Any:
+    return get_backend(chosen_backend(tensor))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kgfast.kernels import cpu
-from kgfast.kernels.backend import Backend
+from kgfast.kernels.backend import Backend, kernel_of
 from kgfast.kernels.checks import decided_once
 from kgfast.kernels.cpu import threads
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:  # each module is checked against the protocol
     _checked: tuple[Backend, ...] = of_cpu, of_reference, of_triton
 
 BACKENDS = ("reference", "cpu", "triton")
-# Devices without kernels: their tensors are copied to the CPU, and results back. MPS has no float64
-# and neither device has a kernel, so that the reference would be slow there, if it ran at all.
-COPIED = ("mps", "xpu")
 _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
-_BACKEND_OF |= dict.fromkeys(COPIED, "cpu")
 
 # The range of benchmarks/results/cpu-reference-speed.json, rounded down.
 TIMES_SLOWER = "71 to 186"
@@ -39,7 +35,6 @@ _WITHOUT = {
 
 _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
 _others: dict[str, Backend] = {}  # backends in use, now or before, that are no modules
-_warned: set[str] = set()
 
 
 @contextmanager
@@ -87,12 +82,8 @@ def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
     """Leave torch one thread inside a ``with`` block, so that kernels have the cores of a CPU.
 
     After a parallel operator, torch's threads spin for milliseconds on the cores that the next
-    kernel needs. Use this block around steps with only small operators of torch.
-
-    Parameters
-    ----------
-    device : torch.device
-        Device of the block's computations; the setting has an effect only for a CPU.
+    kernel needs. Use this block around steps with only small operators of torch. The setting has
+    an effect only for a ``device`` that is a CPU.
 
     Examples
     --------
@@ -109,17 +100,16 @@ def backend_for(device: torch.device) -> str:
 
     :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. The default is
     ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm tensors. If that backend is not
-    installed, ``reference`` serves, with one warning. Tensors on MPS and XPU are copied to the CPU
-    and served there, also with one warning.
+    installed, ``reference`` serves, with one warning.
 
     Raises
     ------
     ValueError
-        If the forced backend does not exist, or cannot serve this device.
+        For another device, and if the forced backend does not exist or cannot serve this device.
     """
-    if device.type in COPIED:
-        is_copied(device)
     name, missing = find_backend(device)
+    if missing is not None and device.type not in _BACKEND_OF:
+        raise ValueError(missing)
     if missing is not None:
         _warn_once(missing)
     return name
@@ -131,11 +121,10 @@ def waits_for(device: torch.device) -> bool:
     return device.type != "cpu" or get_backend(find_backend(device)[0]).defers_checks
 
 
-def is_copied(device: torch.device) -> bool:
-    """Return whether tensors of a device are copied to the CPU; warn the first time."""
-    if device.type in COPIED:
-        _warn_once(f"no kernels for {device.type} tensors: they are copied to the CPU")
-    return device.type in COPIED
+@decided_once
+def offers(device: torch.device, kernel: str) -> bool:
+    """Return whether the backend that serves a device has an optional kernel."""
+    return kernel_of(get_backend(find_backend(device)[0]), kernel) is not None
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
@@ -155,11 +144,11 @@ def _found(
     if not forced:
         name = _BACKEND_OF.get(device)
         if name is None:
-            return "reference", f"no kernels for {device} tensors: the slow reference serves them"
+            return "reference", f"no kernels for tensors on {device}: move the model to the CPU"
         is_there = _module(name).is_available()
         return (name, None) if is_there else ("reference", what_is_missing(name))
     name = _checked_backend(forced, "KGFAST_BACKEND")
-    if name == "cpu" and device not in ("cpu", *COPIED):
+    if name == "cpu" and device != "cpu":
         raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
     if name != "reference" and not _module(name).is_available():
         raise ValueError(f"backend {name!r} is not installed")
@@ -170,8 +159,7 @@ def _found(
 
 def what_is_missing(name: str) -> str:
     """Say why a backend cannot serve, how to install it, and the cost of its absence, in a line."""
-    missing = _module(name).what_is_missing()
-    return f"{missing}; {_WITHOUT[name]}"
+    return f"{_module(name).what_is_missing()}; {_WITHOUT[name]}"
 
 
 def _checked_backend(name: str, source: str) -> str:
@@ -186,10 +174,9 @@ def _module(name: str) -> Any:
     return import_module(f"kgfast.kernels.{name}")
 
 
+@cache
 def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(f"kgfast: {message}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"kgfast: {message}", RuntimeWarning, stacklevel=4)
 
 
 def get_backend(name: str) -> Backend:

@@ -1,4 +1,4 @@
-"""Row losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
+"""Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,19 +8,13 @@ from torch import Tensor
 from torch.autograd import Function
 
 from kgfast.kernels.labels import Bce, CrossEntropy, LossGradients, LossNeed, LossRows
-from kgfast.kernels.operands import Operands
+from kgfast.kernels.operands import PRECISIONS, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import (
-    check_bounded,
-    check_index,
-    check_number,
-    check_precision,
-    checked_operands,
-)
-from kgfast.ops.registry import operator
+from kgfast.ops.checks import check_bounded, check_index, check_share, checked_operands
+from kgfast.ops.registry import once_only, operator
 
-_DIFFERENTIABLE = ("queries", "table", "bias")
+_FULL = (torch.float32, torch.float64)
 
 
 def bce(
@@ -33,6 +27,7 @@ def bce(
     label_c: float,
     score: str,
     *,
+    divisor: float | None = None,
     precision: str = "float32",
 ) -> Tensor:
     """Compute binary cross entropy of each query's scores with all candidates.
@@ -41,9 +36,8 @@ def bce(
 
         rows = sum_j softplus(x_j) - c sum_j x_j - a sum_{j positive} x_j
 
-    The loss is differentiable in queries, candidates and bias. The backward runs on the backend of
-    the forward and computes scores again, chunk by chunk. Two runs give equal bits. There is no
-    second derivative.
+    The loss is differentiable once in queries, candidates and bias. The backward runs on the
+    backend of the forward and computes scores again, chunk by chunk. Two runs give equal bits.
 
     Parameters
     ----------
@@ -63,6 +57,10 @@ def bce(
         the smoothing conventions of the field in these terms.
     score : str
         ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+    divisor : float, optional
+        Positive: return the sum of the rows, divided. Gradients that are needed are then made
+        together with the value, so scores are swept once and not twice, unless table or bias are
+        in half precision or the call is compiled.
     precision : {"float32", "bf16"}
         ``bf16``, only for ``dot`` and float32 queries, rounds the factors of products to bfloat16
         (to nearest, ties to even). The factors are queries and candidates, and in gradients also
@@ -73,14 +71,14 @@ def bce(
     Returns
     -------
     Tensor
-        Row losses ``[B]``; float32, float64 for float64 queries.
+        Row losses ``[B]``, or a scalar; float32, float64 for float64 queries.
 
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit, a row without positives, a precision
-        that does not fit, and a NaN or an infinity that takes part (:mod:`kgfast.ops.finite`);
-        the message names the argument and the first offending row.
+        For a shape, dtype, device or id that does not fit, a row without positives, a precision or
+        divisor that does not fit, and a NaN or an infinity that takes part
+        (:mod:`kgfast.ops.values`); the message names the argument and the first offending row.
 
     Examples
     --------
@@ -89,9 +87,13 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
-    operands = loss_operands("bce", queries, candidates, bias, score, precision)
-    loss = bce_of(operands, positive_indptr, positive_indices, label_a, label_c)
-    return bce_rows(operands, loss)
+    operands = _checked("bce", queries, candidates, bias, score, divisor, precision)
+    check_index("positive_indptr", positive_indptr, (operands.num_queries + 1,), candidates)
+    check_index("positive_indices", positive_indices, (None,), candidates)
+    for name, value in (("label_a", label_a), ("label_c", label_c)):
+        check_bounded(name, value)
+    loss = Bce(positive_indptr, positive_indices, float(label_a), float(label_c))
+    return _loss(operands, loss, divisor)
 
 
 def cross_entropy(
@@ -102,6 +104,7 @@ def cross_entropy(
     label_smoothing: float,
     score: str,
     *,
+    divisor: float | None = None,
     precision: str = "float32",
 ) -> Tensor:
     """Compute softmax cross entropy of each query's scores with all candidates.
@@ -110,11 +113,11 @@ def cross_entropy(
 
         rows = logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
 
-    All else is as in :func:`bce`.
+    All else, errors included, is as in :func:`bce`.
 
     Parameters
     ----------
-    queries, candidates, bias, score, precision
+    queries, candidates, bias, score, divisor, precision
         As in :func:`bce`; a bias of -inf needs ``label_smoothing`` 0.
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``.
@@ -124,12 +127,7 @@ def cross_entropy(
     Returns
     -------
     Tensor
-        Row losses ``[B]``; float32, float64 for float64 queries.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`bce`.
+        Row losses ``[B]``, or a scalar; float32, float64 for float64 queries.
 
     Examples
     --------
@@ -137,29 +135,62 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
-    operands = loss_operands("cross_entropy", queries, candidates, bias, score, precision)
-    return cross_entropy_rows(operands, cross_entropy_of(operands, targets, label_smoothing))
+    operands = _checked("cross_entropy", queries, candidates, bias, score, divisor, precision)
+    check_index("targets", targets, (operands.num_queries,), candidates)
+    check_share("label_smoothing", label_smoothing)
+    return _loss(operands, CrossEntropy(targets, float(label_smoothing)), divisor)
 
 
-def bce_rows(operands: Operands, loss: Bce) -> Tensor:
-    """Return :func:`bce` of checked arguments."""
-    return _bce(operands, loss, common.chosen_backend(operands.queries))
+def _checked(
+    name: str,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    score: str,
+    divisor: float | None,
+    precision: str,
+) -> Operands:
+    common.refuse_transforms(name, queries, candidates, bias)
+    check_precision(precision)
+    operands = checked_operands(queries, candidates, score, bias, precision=precision)
+    if precision != "float32" and (score != "dot" or operands.queries.dtype != torch.float32):
+        raise ValueError(
+            f"precision: {precision} is for dot products of float32 queries; got score {score!r} "
+            f"and {operands.queries.dtype}"
+        )
+    if divisor is not None:
+        check_bounded("divisor", divisor)
+        if divisor <= 0:
+            raise ValueError(f"divisor must be positive; got {divisor}")
+    return operands
 
 
-def cross_entropy_rows(operands: Operands, loss: CrossEntropy) -> Tensor:
-    """Return :func:`cross_entropy` of checked arguments."""
+def check_precision(precision: str) -> None:
+    """Check the name of a precision of products."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
+
+
+def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -> Tensor:
     tensors = operands.queries, operands.table, operands.bias
-    given = operands, loss, common.chosen_backend(operands.queries)
-    if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
-        return _cross_entropy(*given)[0]
-    rows: Tensor = _KeptScores.apply(*tensors, given)  # type: ignore[no-untyped-call]
-    return rows
+    backend = common.chosen_backend(operands.queries)
+    # a gradient in half precision would be rounded before it is scaled
+    is_full = all(it is None or it.dtype in _FULL for it in tensors)
+    is_eager = common.has_gradients(*tensors) and not torch.compiler.is_compiling()
+    if is_eager and (divisor is None or (is_full and operands.num_queries)):
+        result: Tensor = _Eager.apply(  # type: ignore[no-untyped-call]
+            *tensors, operands, loss, None if divisor is None else float(divisor), backend
+        )
+        return result
+    labels = (loss, None) if isinstance(loss, Bce) else (None, loss)
+    rows = _rows(operands, *labels, backend)[0]
+    return rows if divisor is None else rows.sum() / divisor
 
 
-class _KeptScores(Function):
-    """Operator with scores that a backend may keep for the first backward, which overwrites them.
+class _Eager(Function):
+    """Loss with a backward that uses up what its forward made: gradients, or scores.
 
-    A second backward through a retained graph computes the scores again.
+    A second backward through a retained graph makes them again.
     """
 
     @staticmethod
@@ -168,125 +199,80 @@ class _KeptScores(Function):
         queries: Tensor,
         candidates: Tensor,
         bias: Tensor | None,
-        given: tuple[Operands, CrossEntropy, str],
+        operands: Operands,
+        loss: Bce | CrossEntropy,
+        divisor: float | None,
+        backend: str,
     ) -> Tensor:
-        operands, loss, backend = given
-        made = run.loss_value(operands, loss.contiguous(), backend=backend, keep=True)
-        ctx.save_for_backward(made.logsumexp, queries, candidates, bias, loss.targets)
-        ctx.facts, ctx.made = given, made
-        return made.rows
+        labels = [it for it in vars(loss).values() if isinstance(it, Tensor)]
+        ctx.save_for_backward(queries, candidates, bias, *labels)
+        ctx.call = operands, loss.contiguous(), divisor, backend
+        ctx.need = LossNeed(*ctx.needs_input_grad[:3])
+        value: Tensor
+        with common.no_autocast(queries.device):
+            if divisor is None:
+                made = run.loss_value(operands, ctx.call[1], backend=backend, keep=True)
+                value, ctx.made = made.rows, made._replace(rows=made.linear)
+            else:
+                value, _, ctx.made = run.loss_total(*ctx.call, ctx.need)
+        return value
 
     @staticmethod
-    def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
-        logsumexp, queries, candidates, bias, _ = ctx.saved_tensors
-        operands, loss, backend = ctx.facts
-        need, made, ctx.made = ctx.needs_input_grad[:3], ctx.made, None
-        if made is None or torch.is_grad_enabled() or type(grad_rows) is not Tensor:
-            score, precision = operands.score.name, operands.precision
-            operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-            gradients = _cross_entropy_backward(
-                grad_rows, logsumexp, operands, loss, backend, list(need)
-            )
-        else:
-            needed = LossNeed(*need)
-            given = operands, loss.contiguous(), grad_rows, needed, made
-            gradients = as_gradients(run.loss_gradients(*given, backend=backend), bias)
-        pairs = zip(gradients, need, strict=True)
-        return *(it if is_needed else None for it, is_needed in pairs), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise once_only("bce and cross_entropy")
+        assert ctx.saved_tensors  # raises if a saved tensor was changed meanwhile
+        operands, loss, divisor, backend = ctx.call
+        made, grad = ctx.made, grad.resolve_neg()
+        with common.no_autocast(grad.device):
+            losses = run.losses_of(operands, backend)
+            if divisor is None:
+                ctx.made = made._replace(scores=None)
+                gradients = losses.gradients(operands, loss, grad, ctx.need, made)
+            else:
+                ctx.made = None
+                gradients = made or run.loss_total(*ctx.call, ctx.need).gradients
+                losses.scale([it for it in gradients if it is not None], grad)
+        return *_shaped(gradients, operands.bias), None, None, None, None
 
 
-def loss_operands(
-    name: str,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    score: str,
-    precision: str,
-) -> Operands:
-    """Make the operands of a loss, checked."""
-    common.refuse_forward_mode(name, queries, candidates, bias)
-    operands = checked_operands(queries, candidates, score, bias, precision=precision)
-    check_precision(precision)
-    if precision != "float32" and score != "dot":
-        raise ValueError(f"precision: {precision} is for dot products; got score {score!r}")
-    if precision != "float32" and operands.queries.dtype != torch.float32:
-        dtype = operands.queries.dtype
-        raise ValueError(f"precision: {precision} is for float32 queries; got {dtype}")
-    return operands
-
-
-def bce_of(
-    operands: Operands, indptr: Tensor, indices: Tensor, label_a: float, label_c: float
-) -> Bce:
-    """Make the loss of :func:`bce`, checked except for the values of tensors."""
-    check_index("positive_indptr", indptr, (operands.num_queries + 1,), operands.table)
-    check_index("positive_indices", indices, (None,), operands.table)
-    for name, value in (("label_a", label_a), ("label_c", label_c)):
-        check_bounded(name, value)
-    return Bce(indptr, indices, float(label_a), float(label_c))
-
-
-def cross_entropy_of(operands: Operands, targets: Tensor, label_smoothing: float) -> CrossEntropy:
-    """Make the loss of :func:`cross_entropy`, checked except for the values of targets."""
-    check_index("targets", targets, (operands.num_queries,), operands.table)
-    check_smoothing(label_smoothing)
-    return CrossEntropy(targets, float(label_smoothing))
-
-
-def check_smoothing(label_smoothing: float) -> None:
-    """Check that a smoothing of labels leaves a part of the labels."""
-    check_number("label_smoothing", label_smoothing)
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
-
-
-@operator("bce", waits=True)
-def _bce(operands: Operands, loss: Bce, backend: str) -> Tensor:
-    return run.loss_value(operands, loss.contiguous(), backend=backend).rows
-
-
-@_bce.fake
-def _(operands: Operands) -> Tensor:
-    return common.empty_scores(operands.queries, (operands.num_queries,))
-
-
-@_bce.gradient(*_DIFFERENTIABLE, of="bce")
-def _bce_backward(
-    grad: Tensor, operands: Operands, loss: Bce, backend: str, need: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    given = operands, loss.contiguous(), grad, LossNeed(*need)
-    return as_gradients(run.loss_gradients(*given, backend=backend), operands.bias)
-
-
-@operator("cross_entropy", waits=True)
-def _cross_entropy(operands: Operands, loss: CrossEntropy, backend: str) -> tuple[Tensor, Tensor]:
-    """Return row losses, and the logsumexp of each in float64 for the backward."""
+@operator("loss_over_all", waits=True)
+def _rows(
+    operands: Operands, bce: Bce | None, softmax: CrossEntropy | None, backend: str
+) -> tuple[Tensor, Tensor]:
+    """Return row losses and, for softmax, the logsumexp of each in float64 for the backward."""
+    loss = bce or softmax
+    assert loss is not None
     made = run.loss_value(operands, loss.contiguous(), backend=backend)
-    assert made.logsumexp is not None
-    return made.rows, made.logsumexp
+    logsumexp = made.linear[:0] if made.logsumexp is None else made.logsumexp
+    return made.rows, logsumexp.clone() if bce else logsumexp
 
 
-@_cross_entropy.fake
-def _(operands: Operands) -> tuple[Tensor, Tensor]:
+@_rows.fake
+def _(operands: Operands, bce: Bce | None) -> tuple[Tensor, Tensor]:
     rows = common.empty_scores(operands.queries, (operands.num_queries,))
-    return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+    return rows, rows.new_empty(0 if bce else len(rows), dtype=torch.float64)
 
 
-@_cross_entropy.gradient(*_DIFFERENTIABLE, of="cross_entropy")
-def _cross_entropy_backward(
+@_rows.gradient("queries", "table", "bias", of="bce and cross_entropy")
+def _rows_backward(
     grad: Tensor,
     logsumexp: Tensor,
     operands: Operands,
-    loss: CrossEntropy,
+    bce: Bce | None,
+    softmax: CrossEntropy | None,
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    made = LossRows(grad, logsumexp, logsumexp)
-    given = operands, loss.contiguous(), grad, LossNeed(*need), made
-    return as_gradients(run.loss_gradients(*given, backend=backend), operands.bias)
+    loss = bce or softmax
+    assert loss is not None
+    made, needed = LossRows(grad, logsumexp, logsumexp), LossNeed(*need)
+    losses, weights = run.losses_of(operands, backend), grad.resolve_neg()
+    gradients = losses.gradients(operands, loss.contiguous(), weights, needed, made)
+    return _shaped(gradients, operands.bias)
 
 
-def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
+def _shaped(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, candidates and bias, with the bias's shape and dtype."""
     of_bias = made.bias
     if bias is not None and of_bias is not None:

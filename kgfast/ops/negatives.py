@@ -1,18 +1,20 @@
 """Losses of sampled negatives, of queries and their candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from kgfast.kernels.checks import checks_values
 from kgfast.kernels.operands import NamedRows, Need, Operands
 from kgfast.kernels.sampled import NegativeLoss, NegativeRows, Sampled
 from kgfast.ops import differentiable as common
-from kgfast.ops import run
-from kgfast.ops.checks import check_candidates, check_queries
+from kgfast.ops.checks import check_candidates, check_index, check_queries
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
-from kgfast.ops.scores import check_row_index, whole_factor
+from kgfast.ops.scores import whole_factor
+from kgfast.ops.values import check_moves, name_not_finite, safe_ids
 
 
 def fuses_negatives(
@@ -37,10 +39,8 @@ def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tenso
     not reduced. The loss is differentiable in all operands but the weights. Errors are those of
     :func:`kgfast.ops.pairwise_scores`.
     """
-    operands, loss = _checked(operands, "pool_loss"), _plain(loss)
-    keeps = _keeps(*_tensors(operands), positive)
-    backend = common.chosen_backend(operands.queries)
-    return _negative_loss(operands, Sampled(positive), loss, keeps, backend, False)[0]
+    keeps = _keeps(operands.queries, operands.table, operands.bias, operands.factor, positive)
+    return _served(operands, Sampled(positive), loss, keeps)
 
 
 def list_loss(
@@ -58,32 +58,32 @@ def list_loss(
     that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse``, ``besides``
     and errors are those of :func:`kgfast.ops.indexed_scores`.
     """
-    operands, loss = _checked(operands, "list_loss", "table"), _plain(loss)
-    check_row_index(negatives, operands)
+    shape = operands.num_queries, None
+    check_index("index", negatives, shape, operands.table, "the rows of the table")
     if sparse:
         common.refuse_sparse("list_loss")
     sampled = Sampled(None, targets, negatives, besides)
     keeps = _keeps(operands.queries, operands.table, operands.factor)
-    backend = common.chosen_backend(operands.queries)
-    return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
+    return _served(operands, sampled, loss, keeps, sparse, "table")
 
 
-def _checked(operands: Operands, name: str, table_name: str = "candidates") -> Operands:
-    common.refuse_forward_mode(name, *_tensors(operands))
+def _served(
+    operands: Operands,
+    sampled: Sampled,
+    loss: NegativeLoss,
+    keeps: bool,
+    sparse: bool = False,
+    table_name: str = "candidates",
+) -> Tensor:
     check_candidates(operands.candidates, None, table_name)
     queries = common.full_precision(operands.queries)
     check_queries(queries, operands.candidates)
-    return operands if queries is operands.queries else replace(operands, queries=queries)
-
-
-def _tensors(operands: Operands) -> tuple[Tensor | None, ...]:
-    return operands.queries, operands.table, operands.bias, operands.factor
-
-
-def _plain(loss: NegativeLoss) -> NegativeLoss:
-    """Return a loss with a float as the parameter, and float32 weights."""
+    if queries is not operands.queries:
+        operands = replace(operands, queries=queries)
     weights = None if loss.weights is None else loss.weights.float()
-    return loss._replace(parameter=float(loss.parameter), weights=weights)
+    loss = loss._replace(parameter=float(loss.parameter), weights=weights)
+    backend = common.chosen_backend(queries)
+    return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
@@ -100,7 +100,17 @@ def _negative_loss(
     sparse: bool,
 ) -> NegativeRows:
     """Return the rows, without the positives of a pool."""
-    made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)
+
+    def look_closer() -> None:
+        if sampled.negatives is None or sampled.targets is None:
+            return name_not_finite(operands)
+        index = torch.cat([sampled.targets[:, None], sampled.negatives], 1)
+        return name_not_finite(operands, safe_ids("index", index, len(operands.table)), "table")
+
+    check_moves(operands)
+    check: Callable[[], None] | None = look_closer if checks_values() else None
+    kernels = get_backend(backend).negatives
+    made = kernels.value(operands, sampled, loss, keeps=keeps, check=check)
     if sampled.negatives is None:
         made = made._replace(positive=made.masses.new_empty(0))
     return made
@@ -123,7 +133,7 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> 
 
 
 @_negative_loss.gradient(
-    *("queries", "table", "bias", "factor", "positive"), of="losses of negatives", rows="ids"
+    *("queries", "table", "bias", "factor", "positive"), of="losses of negatives", rows=True
 )
 def _negative_backward(
     grad: Tensor,
@@ -141,15 +151,14 @@ def _negative_backward(
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     positive = own if sampled.positive is None else sampled.positive
-    made, of_bias, of_positive = run.negative_gradients(
+    made, of_bias, of_positive = get_backend(backend).negatives.gradients(
         operands,
         loss,
         NegativeRows(grad, positive, masses, peaks, scale, raw, ids),
-        grad,
+        grad.resolve_neg(),
         Need(need[0], need[1], need[3]),
         bias=need[2] and not sparse,
         rows=NamedRows(sampled.besides) if sparse else None,
-        backend=backend,
     )
     if operands.bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, operands.bias)

@@ -9,7 +9,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_index, checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
-from kgfast.ops.unchecked import refuse_unchecked
+from kgfast.ops.values import refuse_unchecked
 
 
 def rank_counts(
@@ -35,34 +35,14 @@ def rank_counts(
 
     Parameters
     ----------
-    queries : Tensor
-        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
-    candidates : Tensor
-        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    queries, candidates, score, bias, factor, dims
+        As :func:`kgfast.ops.topk` takes them; so are ``candidate_ids`` and ``candidate_indptr``.
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``: the true entity of each query. The target itself never
-        counts.
+        counts. A target outside ``candidate_ids`` is ranked against these.
     exclude_indptr, exclude_indices : Tensor
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
         duplicates count once, and the target is ignored.
-    score : str
-        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
-    bias : Tensor, optional
-        ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
-        part (:mod:`kgfast.ops.finite`).
-    factor : Tensor, optional
-        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
-        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
-        widest crop.
-    dims : sequence of int, optional
-        Crop widths in features. Results get a leading axis ``[len(dims)]``.
-    candidate_ids : Tensor, optional
-        ``[M]`` int64, unique: only these rows are candidates. Targets and excluded ids stay ids of
-        the full table; a target outside the subset is ranked against the subset. ``[B, K]``: the
-        candidates of each query, distinct except -1, which is none; no ``[B, K, G]`` tensor is
-        made.
-    candidate_indptr : Tensor, optional
-        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are the candidates of each query in turn, CSR.
     nan_worst : bool
         Accept NaN and infinities: a target whose score is NaN ranks below every other candidate,
         a candidate whose score is NaN below every target.
@@ -92,18 +72,18 @@ def rank_counts(
     check_index("targets", targets, (len(queries),), candidates)
     known = checked_known(exclude_indptr, exclude_indices, operands)
     assert known is not None
-    own = CandidateIds(candidate_ids, candidate_indptr)
-    own.check(operands)
-    return Counts(*_rank_counts(operands, targets, known, own, nan_worst))
+    listed = CandidateIds(candidate_ids, candidate_indptr)
+    listed.check(operands)
+    return Counts(*_rank_counts(operands, targets, known, listed, nan_worst))
 
 
 @operator("rank_counts", waits=True)
 def _rank_counts(
-    operands: Operands, targets: Tensor, known: Known, own: CandidateIds, nan_worst: bool
+    operands: Operands, targets: Tensor, known: Known, listed: CandidateIds, nan_worst: bool
 ) -> Counts:
     refuse_unchecked("rank_counts")
     checks = run.checks_for(targets.device, allows_nan=nan_worst)
-    operands, lists = own.prepared(operands, checks)
+    operands, lists = listed.prepared(operands, checks)
     return run.rank_counts(operands, targets, known, checks, lists)
 
 

@@ -27,14 +27,12 @@ from typing import (
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, peek_interpreter_stack
-from torch.autograd import Function
 
 from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, Score
-from kgfast.ops import dispatch
-from kgfast.ops.differentiable import no_autocast, no_forward_mode, zero_gradients
+from kgfast.ops.differentiable import no_autocast, refuse_transforms
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.row_gradients import RowGradients
 
 P = ParamSpec("P")
@@ -61,11 +59,11 @@ _SCHEMA_TYPES = {
 class Operator(Generic[P, R]):
     """Function that is ``torch.ops.kgfast.<name>``; the gradient is a second operator.
 
-    A call goes through torch, so that the compiler and transforms see it; ``body`` is the function.
-    The body returns new tensors: none shares storage with another or with an argument. With
-    ``waits``, the host may wait for the device in the body, as checks of values do. The tag
-    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. Results of an operator without
-    a gradient need none. With ``results``, the body returns so many tensors, or None for some.
+    A call goes through torch, so that the compiler sees it; ``body`` is the function. The body
+    returns new tensors: none shares storage with another or with an argument. With ``waits``, the
+    host may wait for the device in the body, as checks of values do. The tag ``cudagraph_unsafe``
+    then keeps the operator out of CUDA graphs. Results of an operator without a gradient need none.
+    With ``results``, the body returns so many tensors, or None for some.
     """
 
     def __init__(
@@ -75,19 +73,20 @@ class Operator(Generic[P, R]):
         self.public_name = name  # name in errors
         hints = get_type_hints(body)
         self.parameters = [*inspect.signature(body).parameters]
-        parsed = {it: _parsed(hints[it], it) for it in self.parameters}
+        parsed = {name: _parsed(hints[name], name) for name in self.parameters}
         leaves = [leaf for some, _ in parsed.values() for leaf in some]
         self.leaves = [leaf.path for leaf in leaves]
-        self._expressions = {it: expression for it, (_, expression) in parsed.items()}
+        self._expressions = {name: expression for name, (_, expression) in parsed.items()}
         self._names = ", ".join(leaf.name for leaf in leaves)
         # values of the schema for arguments of the body, and arguments of the body for values
         reads = ", ".join(leaf.read for leaf in leaves)
-        self.flat: Callable[P, list[Any]] = eval(  # noqa: S307 (own names)
+        self.flat: Callable[P, list[Any]] = eval(  # noqa: S307 (our names)
             f"lambda {', '.join(self.parameters)}: [{reads}]"
         )
         self.built = self._builder(self.parameters)
         self._fake: Body = _no_fake
-        self._rule: _Rule | None = None
+        self._save: Body | None = None
+        self._differentiate: Body | None = None
         self._untraced: Body | None = None
 
         OPERATORS[name] = self
@@ -112,13 +111,9 @@ class Operator(Generic[P, R]):
         return result
 
     def call(self, *values: Any) -> Any:
-        """Call with values of the schema; for ``torch.func`` in the form that transforms take."""
-        is_transformed = (
-            not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-        )
-        if is_transformed and peek_interpreter_stack().key() != TransformType.Functionalize:
-            return _Transformed.apply(self.name, *values)  # type: ignore[no-untyped-call]
-        if self._rule is not None:
+        """Call with values of the schema."""
+        refuse_transforms(self.public_name, *values)
+        if self._differentiate is not None:
             return self._registered(*values)
         with torch.no_grad():
             return self._registered(*values)
@@ -133,7 +128,7 @@ class Operator(Generic[P, R]):
         return function
 
     def gradient(
-        self, *wrt: str, of: str, rows: str | None = None
+        self, *wrt: str, of: str, rows: bool = False
     ) -> Callable[[Body], "Operator[..., Any]"]:
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
 
@@ -148,42 +143,26 @@ class Operator(Generic[P, R]):
             Tensors of the schema that have a gradient, by the names of their fields.
         of : str
             Public name, for the error of a second derivative.
-        rows : str, optional
-            Parameter that names the rows of the table's gradient if ``sparse``. The function then
-            returns the int64 ids of these rows as the last result. It has the parameters ``sparse``
-            and ``backend``, and may have ``besides``, with more rows.
+        rows : bool
+            The function has the parameters ``sparse`` and ``backend``. If ``sparse``, the table's
+            gradient has only some rows, and the last result their int64 ids.
         """
 
         def register(function: Body) -> Operator[..., Any]:
-            count = len(wrt) + (rows is not None)
-            name = f"{self.name}_backward"
-            backward: Operator[..., Any] = Operator(name, function, waits=self.waits, results=count)
-            made = _Gradient(self, backward, wrt, rows)
-            self.differentiate(made.differentiate, made.save, wrt)
-            backward._fake, self.public_name = made.fake, of
-            backward.refuse_second_derivative(of)
+            backward: Operator[..., Any] = Operator(
+                f"{self.name}_backward", function, waits=self.waits, results=len(wrt) + rows
+            )
+            gradient = _Gradient(self, backward, wrt, rows)
+            self._save, self._differentiate = gradient.save, gradient.differentiate
+            backward._fake = gradient.fake
+            backward._save, backward._differentiate = lambda *_: None, backward._refuse
+            self.public_name = backward.public_name = of
             return backward
 
         return register
 
-    def differentiate(self, backward: Body, save: Body, wrt: Sequence[str] = ()) -> None:
-        """Register ``backward(ctx, need, *grads)``, the gradients of the tensors ``wrt``.
-
-        ``need`` has a bool for each, True if the gradient is needed. ``save(ctx, values, output)``
-        is ``setup_context`` of :class:`torch.autograd.Function`, with the values of the schema.
-        """
-        self._rule = _Rule(self.places(wrt), save, backward)
-
-    def refuse_second_derivative(self, public_name: str) -> None:
-        """Make a second derivative raise an error that names the public operator."""
-
-        def refuse(ctx: Any, need: list[bool], *grads: Tensor | None) -> None:
-            raise RuntimeError(
-                f"kgfast.ops.{public_name} can be differentiated once; a second derivative "
-                "(create_graph=True) does not exist"
-            )
-
-        self.differentiate(refuse, lambda *_: None)
+    def _refuse(self, *_: Any) -> None:
+        raise once_only(self.public_name)
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Return the places of values in the schema, each by its path or the name of its field."""
@@ -194,7 +173,7 @@ class Operator(Generic[P, R]):
         """Return a function of the schema's values that makes arguments of the body, by name."""
         expressions = ", ".join(self._expressions[name] for name in names)
         source = f"lambda {self._names}: [{expressions}]"
-        built: Callable[..., list[Any]] = eval(source, _KINDS)  # noqa: S307 (own names)
+        built: Callable[..., list[Any]] = eval(source, _KINDS)  # noqa: S307 (our names)
         return built
 
     def _run(self, *values: Any) -> Any:
@@ -209,68 +188,36 @@ class Operator(Generic[P, R]):
         return self._untraced(*values)
 
     def serve(self, *values: Any) -> Any:
-        """Run the body without autocast; on the CPU for devices without kernels."""
-        device = values[0].device
-        is_copied = device.type in dispatch.COPIED and dispatch.is_copied(device)
-        if is_copied:
-            values = tuple(it.cpu() if isinstance(it, Tensor) else it for it in values)
-        with no_autocast(device):
+        """Run the body without autocast."""
+        with no_autocast(values[0].device):
             made: Any = self.body(*self.built(*values))  # type: ignore[call-arg]
         if self._results:
             made = [values[0].new_empty(0) if it is None else it for it in made]
             made = made[0] if self._results == 1 else tuple(made)
-        return _moved(made, device) if is_copied else made
+        return made
 
     def _run_save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._rule is not None:
-            self._rule.save(ctx, inputs, output)
+        if self._save is not None:
+            self._save(ctx, inputs, output)
 
     def _run_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if self._rule is None:
+        if self._differentiate is None:
             raise RuntimeError(f"kgfast::{self.name} has no gradient")
-        needs = ctx.needs_input_grad[-len(self.leaves) :]  # a transform puts a name first
-        need = list(map(needs.__getitem__, self._rule.places))
-        gradients: list[Tensor | None] = [None] * len(self.leaves)
-        made = self._rule.differentiate(ctx, need, *grads)
-        for place, needed, gradient in zip(self._rule.places, need, made, strict=True):
-            gradients[place] = gradient if needed else None
-        return tuple(gradients)
+        gradients: tuple[Tensor | None, ...] = self._differentiate(ctx, *grads)
+        return gradients
+
+
+def once_only(name: str) -> RuntimeError:
+    """Make the error of a second derivative."""
+    return RuntimeError(
+        f"kgfast.ops.{name} can be differentiated once; a second derivative (create_graph=True) "
+        "does not exist"
+    )
 
 
 def operator(name: str, *, waits: bool = False) -> Callable[[Callable[P, R]], Operator[P, R]]:
     """Make a function the operator ``torch.ops.kgfast.<name>``; see :class:`Operator`."""
     return lambda body: Operator(name, body, waits=waits)
-
-
-class _Rule(NamedTuple):
-    """Derivative of an operator: places of tensors with a gradient, and two functions."""
-
-    places: list[int]
-    save: Body
-    differentiate: Body
-
-
-class _Transformed(Function):
-    """Operator in the form that the transforms of ``torch.func`` take."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(name: str, *values: Any) -> Any:
-        return OPERATORS[name]._registered(*values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.operator = OPERATORS[inputs[0]]
-        ctx.operator._run_save(ctx, inputs[1:], output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, *ctx.operator._run_backward(ctx, *grads)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> None:
-        raise no_forward_mode(ctx.operator.public_name)
 
 
 class _Gradient:
@@ -281,75 +228,68 @@ class _Gradient:
         forward: Operator[..., Any],
         backward: Operator[..., Any],
         wrt: Sequence[str],
-        rows: str | None,
+        has_rows: bool,
     ) -> None:
-        self._backward, self._wrt, self._rows = backward, wrt, rows
+        self._backward, self._wrt, self._has_rows = backward, wrt, has_rows
         leaves = backward.leaves[1:-1]
-        given = [it for it in leaves if it.partition(".")[0] in forward.parameters]
-        self._num_kept = len(leaves) - len(given)
-        self._given = forward.places(given)
+        inputs = [path for path in leaves if path.partition(".")[0] in forward.parameters]
+        self._num_kept, self._num_inputs = len(leaves) - len(inputs), len(forward.leaves)
+        self._inputs, self._places = forward.places(inputs), forward.places(wrt)
         self._tensors = backward.places(wrt)
-        self._sparse = backward.places(["sparse", "backend", "table"]) if rows else []
+        self._sparse = backward.places(["sparse", "backend", "table"]) if has_rows else []
 
     def fake(self, *values: Any) -> Any:
         tensors = [values[place] for place in self._tensors]
-        made = zero_gradients(tensors, values[-1])
-        if self._rows is None:
-            return made[0] if len(made) == 1 else tuple(made)
-        count: int | torch.SymInt = 0
-        table = self._wrt.index("table")
-        if values[self._sparse[0]] and values[-1][table]:
-            count = self._num_rows(values, tensors[table])
-            made[table] = tensors[table].new_empty(count, tensors[table].shape[1])
-        return *made, torch.empty(count, dtype=torch.int64, device=tensors[0].device)
-
-    def _num_rows(self, values: tuple[Any, ...], table: Tensor) -> int | torch.SymInt:
-        """Return the number of rows of a gradient: an unknown number of distinct ids, or all."""
-        named = dict(zip(self._backward.leaves, values, strict=True))
-        if not _repeats(named["backend"]):
-            return torch.library.get_ctx().new_dynamic_size()
-        count: int = min(named[str(self._rows)].numel(), len(table))
-        besides = named.get("besides")
-        return count if besides is None else count + len(besides)
+        made = [
+            values[0].new_empty(0) if tensor is None or not needed else torch.empty_like(tensor)
+            for tensor, needed in zip(tensors, values[-1], strict=True)
+        ]
+        if self._has_rows:
+            count: int | torch.SymInt = 0
+            table = self._wrt.index("table")
+            if values[self._sparse[0]] and values[-1][table]:  # a number of distinct ids
+                count = torch.library.get_ctx().new_dynamic_size()
+                made[table] = tensors[table].new_empty(count, tensors[table].shape[1])
+            made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
+        return made[0] if len(made) == 1 else tuple(made)
 
     def save(self, ctx: Any, values: Sequence[Any], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
         ctx.result = results[0].shape, results[0].dtype, results[0].device
-        tensors, ctx.given = list(results[len(results) - self._num_kept :]), []
-        for place in self._given:
+        tensors, ctx.inputs = list(results[len(results) - self._num_kept :]), []
+        for place in self._inputs:
             is_tensor = isinstance(values[place], Tensor)
             tensors.append(values[place] if is_tensor else None)
-            ctx.given.append(None if is_tensor else values[place])
+            ctx.inputs.append(None if is_tensor else values[place])
         ctx.save_for_backward(*tensors)
 
     def differentiate(
-        self, ctx: Any, need: list[bool], grad: Tensor | None, *_: Tensor | None
-    ) -> list[Any]:
+        self, ctx: Any, grad: Tensor | None, *_: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        need = [ctx.needs_input_grad[place] for place in self._places]
         if grad is None:
             shape, dtype, device = ctx.result
-            grad = torch.empty(shape, dtype=dtype, device=device)
-            if shape.numel():
-                grad.zero_()
+            grad = torch.zeros(shape, dtype=dtype, device=device)
         saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
         values = [grad, *saved[: self._num_kept]]
-        for value, tensor in zip(ctx.given, saved[self._num_kept :], strict=True):
+        for value, tensor in zip(ctx.inputs, saved[self._num_kept :], strict=True):
             values.append(value if tensor is None else tensor)
         values.append(need)
         made = self._backward.call(*values)
-        gradients = [made] if isinstance(made, Tensor) else list(made[: len(self._wrt)])
-        if self._rows is not None:
-            table = self._wrt.index("table")
+        made = [made] if isinstance(made, Tensor) else list(made)
+        if self._has_rows:
             sparse, backend, place = self._sparse
+            table, ids = self._wrt.index("table"), made.pop()
             if values[sparse] and need[table]:
-                rows = RowGradients(made[-1], gradients[table], _repeats(values[backend]))
-                gradients[table] = rows.to_sparse(len(values[place]))
-        return gradients
-
-
-def _repeats(backend: str) -> bool:
-    return kernel_of(dispatch.get_backend(backend), "row_sums") is not None
+                repeats = kernel_of(get_backend(values[backend]), "row_sums") is not None
+                rows = RowGradients(ids, made[table], repeats)
+                made[table] = rows.to_sparse(len(values[place]))
+        gradients: list[Tensor | None] = [None] * self._num_inputs
+        for at, needed, gradient in zip(self._places, need, made, strict=True):
+            gradients[at] = gradient if needed else None
+        return tuple(gradients)
 
 
 class _Leaf(NamedTuple):
@@ -369,9 +309,9 @@ _KINDS: dict[str, Any] = {"SCORES": SCORES}  # names in expressions that build s
 
 def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
     """Return the values of a parameter, or of a field, and the expression that builds it."""
-    optional, kinds = "", [it for it in get_args(kind) if it is not NoneType]
+    optional = ""
     if NoneType in get_args(kind):
-        kind, optional = kinds[0], "?"
+        kind, optional = next(it for it in get_args(kind) if it is not NoneType), "?"
     if get_origin(kind) is Literal:
         kind = str
     if kind is Panels:
@@ -401,12 +341,6 @@ def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
 def _count(returned: Any) -> int:
     """Count the tensors that an annotation names: a tensor, a tuple, or a NamedTuple."""
     return 1 if returned is Tensor else len(getattr(returned, "_fields", get_args(returned)))
-
-
-def _moved(result: Any, device: torch.device) -> Any:
-    if isinstance(result, Tensor):
-        return result.to(device)
-    return tuple(part.to(device) for part in result)
 
 
 def _no_fake(*values: Any) -> Any:

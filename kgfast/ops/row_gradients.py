@@ -151,8 +151,8 @@ def part_of(gradient: Tensor) -> Part:
     """Return ids and rows of a gradient, like :meth:`RowGradients.of`, but unsummed on a GPU."""
     if gradient.sparse_dim() == 1 and _sums_for(gradient._values()) is not None:
         return gradient._indices()[0], gradient._values().detach()
-    found = RowGradients.of(gradient)
-    return found.ids, found.rows
+    summed = RowGradients.of(gradient)
+    return summed.ids, summed.rows
 
 
 def numbers_of(gradient: Tensor) -> Tensor:
@@ -170,8 +170,8 @@ def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
     that gradient.
     """
     refuse_sparse("losses")
-    found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
-    return found
+    rows: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
+    return rows
 
 
 class _ReadRows(Function):

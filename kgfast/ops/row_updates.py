@@ -3,18 +3,24 @@
 These are no torch.library operators: nothing differentiates or compiles a step of an optimizer.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import AdagradStep, AdamStep, RowUpdates, kernel_of
 from kgfast.kernels.checks import checks_values
-from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_apart, check_ids, check_index, check_tensor, check_unique
-from kgfast.ops.dispatch import get_backend
+from kgfast.ops.checks import (
+    check_bounded,
+    check_device,
+    check_index,
+    check_shape,
+    check_share,
+    check_tensor,
+)
+from kgfast.ops.differentiable import chosen_backend
+from kgfast.ops.dispatch import get_backend, offers
+from kgfast.ops.values import check_ids, check_unique
 
 _ADAM = ("the table", "first moments", "second moments")
 _ADAGRAD = ("the table", "sums of squares")
@@ -23,8 +29,7 @@ _ADAGRAD = ("the table", "sums of squares")
 def serves_rows(table: Tensor) -> bool:
     """Return whether a kernel updates this table: contiguous float32 on a fitting backend."""
     fits = table.dtype == torch.float32 and table.ndim > 0 and table.is_contiguous()
-    fits = fits and not table.is_neg()
-    return fits and common.offers(table.device, "row_updates")
+    return fits and not table.is_neg() and offers(table.device, "row_updates")
 
 
 def row_adam(
@@ -45,7 +50,7 @@ def row_adam(
     ----------
     tables : sequence of Tensor
         ``[N, *]`` each, accepted by :func:`serves_rows`: the table, first and second moments. No
-        two of these and the gradients may share memory.
+        two of these and the gradients may share memory, which is not checked.
     ids : Tensor
         int64 ``[U]``, distinct, in ``0 .. N-1``.
     gradients : Tensor
@@ -62,9 +67,9 @@ def row_adam(
     Raises
     ------
     ValueError, TypeError
-        For tables, ids, gradients or numbers that do not fit, ids that repeat or lie out of range,
-        and tensors that share memory; the message names the argument and the first offending
-        position. Tables are then unchanged.
+        For tables, ids, gradients or numbers that do not fit, and ids that repeat or lie out of
+        range; the message names the argument and the first offending position. Tables are then
+        unchanged.
 
     Notes
     -----
@@ -80,16 +85,16 @@ def row_adam(
     >>> tables[0].tolist()
     [[0.0], [-0.5]]
     """
-    update = _checked(_ADAM, tables, ids, gradients, repeats=repeats)
-    if not hasattr(betas, "__len__") or len(betas) != 2:
-        raise ValueError(f"betas must be two numbers; got {betas!r}")
+    kernels = _checked(_ADAM, tables, ids, gradients, repeats=repeats)
     _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
-    _check_numbers(1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
-    _check_step(step, tables[0])
+    for position, beta in enumerate(betas):
+        check_share(f"betas[{position}]", beta)
+    if not (isinstance(step, Tensor) and _defers_checks(tables[0])) and int(step) < 1:
+        raise ValueError(f"step must be at least 1; got {step}")
     if gradients.numel():
-        given = AdamStep(lr, betas, eps, weight_decay, step)
-        update.adam(tables, ids.contiguous(), gradients.resolve_neg(), given)
-        _note_writes(tables)
+        numbers = AdamStep(lr, betas, eps, weight_decay, step)
+        kernels.adam(tables, ids.contiguous(), gradients.resolve_neg(), numbers)
+        torch.autograd.graph.increment_version(tables)
 
 
 def row_adagrad(
@@ -109,8 +114,7 @@ def row_adagrad(
     Parameters
     ----------
     tables : sequence of Tensor
-        ``[N, *]`` each, accepted by :func:`serves_rows`: the table and the sums. No two of these
-        and the gradients may share memory.
+        ``[N, *]`` each, accepted by :func:`serves_rows`: the table and the sums.
     ids : Tensor, optional
         int64 ``[U]``, distinct, in ``0 .. N-1``; None takes all rows.
     gradients : Tensor
@@ -133,12 +137,13 @@ def row_adagrad(
     >>> tables[0].tolist(), tables[1].tolist()
     ([[-0.5, 0.5]], [[16.0, 1.0]])
     """
-    update = _checked(_ADAGRAD, tables, ids, gradients, repeats=repeats)
+    kernels = _checked(_ADAGRAD, tables, ids, gradients, repeats=repeats)
     _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
     if gradients.numel():
         ids = None if ids is None else ids.contiguous()
-        update.adagrad(tables, ids, gradients.resolve_neg(), AdagradStep(lr, eps, weight_decay))
-        _note_writes(tables)
+        numbers = AdagradStep(lr, eps, weight_decay)
+        kernels.adagrad(tables, ids, gradients.resolve_neg(), numbers)
+        torch.autograd.graph.increment_version(tables)
 
 
 def _checked(
@@ -149,77 +154,38 @@ def _checked(
     *,
     repeats: bool,
 ) -> RowUpdates:
-    _check_tables(names, tables)
+    if len(tables) != len(names):
+        raise ValueError(f"tables must be {len(names)}, {', '.join(names)}; got {len(tables)}")
     table = tables[0]
+    for position, other in enumerate(tables):
+        check_tensor(f"tables[{position}]", other)
+        if other.shape != table.shape or not serves_rows(other):
+            raise ValueError(
+                f"tables[{position}] must be contiguous float32, all of one shape, on a device "
+                f"whose backend has kernels for them; got {other.dtype} {list(other.shape)} with "
+                f"strides {list(other.stride())} on {other.device}"
+            )
     if ids is not None:
-        check_index("ids", ids, (None,), table, whose="the tables")
-    count = len(table) if ids is None else len(ids)
-    _check_gradients(gradients, (count, *table.shape[1:]), tables)
-    backend = get_backend(common.chosen_backend(table))
-    if ids is not None and (checks_values() or not backend.defers_checks):
+        check_index("ids", ids, (None,), table, "the tables")
+    check_tensor("gradients", gradients, (torch.float32,))
+    check_shape("gradients", gradients, (len(table if ids is None else ids), *table.shape[1:]))
+    check_device("gradients", gradients, table, "the tables")
+    is_deferred = _defers_checks(table)
+    if ids is not None and (checks_values() or not is_deferred):
         check_ids("ids", ids, len(table))
-        if not (repeats and backend.defers_checks):
+        if not (repeats and is_deferred):
             check_unique("ids", ids)
         elif bool((ids[1:] < ids[:-1]).any()):
             row = 1 + int((ids[1:] < ids[:-1]).nonzero()[0])
             raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
-    updates: RowUpdates = kernel_of(backend, "row_updates")
-    return updates
+    kernels: RowUpdates = kernel_of(get_backend(chosen_backend(table)), "row_updates")
+    return kernels
 
 
-def _check_tables(names: Sequence[str], tables: Sequence[Tensor]) -> None:
-    if not hasattr(tables, "__len__"):
-        raise TypeError(f"tables must be a sequence of tensors; got {type(tables).__name__}")
-    if len(tables) != len(names):
-        raise ValueError(f"tables must be {len(names)}, {', '.join(names)}; got {len(tables)}")
-    for position, table in enumerate(tables):
-        check_tensor(f"tables[{position}]", table)
-        if table.shape != tables[0].shape or not serves_rows(table):
-            raise ValueError(
-                f"tables[{position}] must be contiguous float32, all of one shape, on a device "
-                f"whose backend has kernels for them; got {table.dtype} {list(table.shape)} with "
-                f"strides {list(table.stride())} on {table.device}"
-            )
-        for earlier in range(position):
-            check_apart(f"tables[{position}]", table, f"tables[{earlier}]", tables[earlier])
+def _defers_checks(table: Tensor) -> bool:
+    return get_backend(chosen_backend(table)).defers_checks
 
 
-def _check_gradients(gradients: Tensor, shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
-    if not isinstance(gradients, Tensor):
-        raise TypeError(f"gradients must be a tensor; got {type(gradients).__name__}")
-    if gradients.dtype != torch.float32:
-        raise TypeError(f"gradients must be float32; got {gradients.dtype}")
-    if gradients.shape != shape:
-        raise ValueError(
-            f"gradients must have shape {list(shape)}, a row per id; got {list(gradients.shape)}"
-        )
-    if gradients.layout != torch.strided or gradients.device != tables[0].device:
-        raise ValueError(
-            f"gradients must be dense on {tables[0].device}, as the tables; got "
-            f"{gradients.layout} on {gradients.device}"
-        )
-    for position, table in enumerate(tables):
-        check_apart("gradients", gradients, f"tables[{position}]", table)
-
-
-def _check_numbers(below: float = math.inf, /, **numbers: Any) -> None:
+def _check_numbers(**numbers: float) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name} must be a number; got {value!r}")
-        if not 0 <= value < below:
-            raise ValueError(f"{name} must be in [0, {below}); got {value}")
-
-
-def _check_step(step: int | Tensor, table: Tensor) -> None:
-    if isinstance(step, Tensor) and step.ndim == 0 and step.device == table.device:
-        if get_backend(common.chosen_backend(table)).defers_checks:
-            return  # the host does not wait for the value
-        step = int(step)
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise TypeError(f"step must be an int or a 0-d tensor on {table.device}; got {step!r}")
-    if step < 1:
-        raise ValueError(f"step must be at least 1; got {step}")
-
-
-def _note_writes(tables: Sequence[Tensor]) -> None:
-    torch.autograd.graph.increment_version(tables)
+        check_bounded(name, value, 0)

@@ -1,54 +1,42 @@
-"""Engine of every consumer, on operands: the entry for ``rank()``, ``topk()`` and the losses.
+"""Engine of every consumer, on operands: the entry for ``rank()``, ``topk()`` and other rooms.
 
 Callers check names, shapes, dtypes and devices (:mod:`kgfast.ops.checks`); this module checks
-values. The operators of ``torch.library`` are shells over these functions: a schema carries neither
-operands nor the checked candidates of an earlier batch.
+values. Operators of ``torch.library`` call the same functions: a schema carries neither operands
+nor the checked candidates of an earlier batch.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.above import counts_above, list_above, lowest_scores
-from kgfast.kernels.backend import Backend, Losses, Passes
+from kgfast.kernels.backend import Losses, Passes
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import (
     Bce,
     CrossEntropy,
     LossChecks,
-    LossGradients,
     LossNeed,
     LossRows,
     LossTotal,
 )
 from kgfast.kernels.losses import TORCH_PASSES
-from kgfast.kernels.operands import (
-    Above,
-    Counts,
-    Known,
-    Lists,
-    NamedRows,
-    Need,
-    Operands,
-    Prepared,
-)
+from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
-from kgfast.kernels.sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.scores import get_score
-from kgfast.ops.checks import (
+from kgfast.ops.differentiable import chosen_backend, no_autocast
+from kgfast.ops.dispatch import backend_for, get_backend
+from kgfast.ops.values import (
     check_ids,
     check_indptr,
     check_moves,
+    check_scores,
     check_unique,
-    safe_ids,
+    check_unmasked,
 )
-from kgfast.ops.differentiable import chosen_backend, no_autocast
-from kgfast.ops.dispatch import COPIED, backend_for, get_backend
-from kgfast.ops.finite import check_mask, check_scores, name_not_finite
 
 __all__ = [
     "CrossEntropy",
@@ -56,13 +44,8 @@ __all__ = [
     "Passes",
     "Prepared",
     "above",
-    "backend_of",
     "checks_for",
-    "loss_gradients",
-    "loss_total",
     "loss_value",
-    "negative_gradients",
-    "negative_rows",
     "operands_of",
     "passes_of",
     "prepare",
@@ -70,24 +53,6 @@ __all__ = [
     "target_scores",
     "topk",
 ]
-
-
-def backend_of(operands: Operands, name: str | None = None) -> Backend:
-    """Return the backend of a name, else of the table's device.
-
-    A model that makes candidates on a device without kernels at every call is refused.
-    """
-    device = operands.table.device
-    if device.type in COPIED:
-        raise ValueError(f"no kernels for tensors on {device}: move the model to the CPU")
-    return get_backend(name or backend_for(device))
-
-
-@contextmanager
-def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
-    """Yield the backend of a name, else the queries' backend; autocast is off inside."""
-    with no_autocast(operands.queries.device):
-        yield backend_of(operands, name or chosen_backend(operands.queries))
 
 
 def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
@@ -122,11 +87,10 @@ def operands_of(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     precision: str = "float32",
-    scale: Tensor | None = None,
 ) -> Operands:
     """Make operands from the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
-    return Operands(queries, prepared, None if dims is None else tuple(dims), precision, scale)
+    return Operands(queries, prepared, None if dims is None else tuple(dims), precision)
 
 
 def passes_of(queries: Tensor) -> Passes:
@@ -154,7 +118,7 @@ def rank_counts(
     known = _checked_known(operands, known, checks)
     if not checks.allows_nan:
         check_moves(operands, checks)
-    backend = backend_of(operands)
+    backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         if lists is not None:
             return backend.list_counts(operands, lists, targets, known, checks)
@@ -178,7 +142,7 @@ def topk(
     known = None if known is None else _checked_known(operands, known, checks)
     if not checks.allows_nan:
         check_moves(operands, checks)
-    backend = backend_of(operands)
+    backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         if lists is not None:
             return backend.list_topk(operands, lists, k, known, checks)
@@ -202,7 +166,7 @@ def above(
     if not checks.allows_nan:
         check_moves(operands, checks)
     known = None if known is None else _checked_known(operands, known, checks)
-    backend = backend_of(operands)
+    backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         if lists is not None:
             found = list_above(backend.list_topk, operands, lists, thresholds, known, checks)
@@ -219,42 +183,12 @@ def _checked_known(operands: Operands, known: Known, checks: Checks) -> Known:
     return Known(check_indptr(known.indptr, len(indices), checks=checks), indices)
 
 
-def negative_rows(
-    operands: Operands,
-    sampled: Sampled,
-    loss: NegativeLoss,
-    *,
-    keeps: bool,
-    backend: str,
-) -> NegativeRows:
-    """Reduce negatives; see :meth:`kgfast.kernels.backend.NegativeLosses.value`."""
-
-    def look_closer() -> None:
-        if sampled.negatives is None or sampled.targets is None:
-            return name_not_finite(operands)
-        index = torch.cat([sampled.targets[:, None], sampled.negatives], 1)
-        return name_not_finite(operands, safe_ids("index", index, len(operands.table)), "table")
-
-    check_moves(operands)
-    check = look_closer if checks_values() else None
-    negatives = backend_of(operands, backend).negatives
-    return negatives.value(operands, sampled, loss, keeps=keeps, check=check)
-
-
-def negative_gradients(
-    operands: Operands,
-    loss: NegativeLoss,
-    made: NegativeRows,
-    grad: Tensor,
-    need: Need,
-    *,
-    bias: bool = False,
-    rows: NamedRows | None = None,
-    backend: str,
-) -> NegativeGradients:
-    """Return the gradients of :func:`negative_rows`; the arguments are checked."""
-    negatives, grad = backend_of(operands, backend).negatives, grad.resolve_neg()
-    return negatives.gradients(operands, loss, made, grad, need, bias=bias, rows=rows)
+def losses_of(operands: Operands, backend: str | None = None) -> Losses:
+    """Return the losses of a backend; say it once if their products have another precision."""
+    chosen = get_backend(backend or chosen_backend(operands.queries))
+    if operands.precision not in chosen.precisions:
+        _warn_of_float32(operands.precision)
+    return chosen.losses
 
 
 def loss_value(
@@ -268,45 +202,17 @@ def loss_value(
 
     ``keep`` is that of :meth:`kgfast.kernels.backend.Losses.value`.
     """
-    checks = _loss_checks(operands, loss)
-    with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).value(operands, loss, checks, keep=keep)
-
-
-def loss_gradients(
-    operands: Operands,
-    loss: Bce | CrossEntropy,
-    weights: Tensor,
-    need: LossNeed,
-    made: LossRows | None = None,
-    *,
-    backend: str | None = None,
-) -> LossGradients:
-    """Return the gradients of :func:`loss_value`; the arguments are checked."""
-    with _serving(operands, backend) as chosen:
-        losses = _losses(chosen, operands)
-        return losses.gradients(operands, loss, weights.resolve_neg(), need, made)
+    with no_autocast(operands.queries.device):
+        checks = _loss_checks(operands, loss)
+        return losses_of(operands, backend).value(operands, loss, checks, keep=keep)
 
 
 def loss_total(
-    operands: Operands,
-    loss: Bce | CrossEntropy,
-    divisor: float,
-    need: LossNeed,
-    *,
-    backend: str | None = None,
+    operands: Operands, loss: Bce | CrossEntropy, divisor: float, backend: str, need: LossNeed
 ) -> LossTotal:
     """Return the sum of :func:`loss_value`, divided, and the gradients."""
-    checks = _loss_checks(operands, loss)
-    with _serving(operands, backend) as chosen:
-        return _losses(chosen, operands).value_and_gradients(operands, loss, divisor, need, checks)
-
-
-def _losses(backend: Backend, operands: Operands) -> Losses:
-    """Return a backend's losses; say it once if their products have another precision."""
-    if operands.precision not in backend.precisions:
-        _warn_of_float32(operands.precision)
-    return backend.losses
+    losses, checks = losses_of(operands, backend), _loss_checks(operands, loss)
+    return losses.value_and_gradients(operands, loss, divisor, need, checks)
 
 
 @cache
@@ -330,11 +236,11 @@ def _check_label_values(operands: Operands, loss: Bce | CrossEntropy) -> None:
     if isinstance(loss, CrossEntropy):
         check_ids("targets", loss.targets, count)
         smoothing = "label_smoothing", loss.smoothing
-        return check_mask(operands.bias, count, loss.targets, "targets", smoothing)
+        return check_unmasked(operands.bias, count, loss.targets, "targets", smoothing)
     check_indptr(loss.indptr, len(loss.indices), "positive")
     empty = loss.indptr.diff() == 0
     if bool(empty.any()):
         row = int(empty.nonzero()[0])
         raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
     check_ids("positive_indices", loss.indices, count)
-    check_mask(operands.bias, count, loss.indices, "positive_indices", ("label_c", loss.c))
+    check_unmasked(operands.bias, count, loss.indices, "positive_indices", ("label_c", loss.c))

@@ -8,17 +8,10 @@ from torch import Tensor
 from kgfast.kernels.checks import inside_of
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops import differentiable as common
-from kgfast.ops import run
-from kgfast.ops.checks import (
-    check_device,
-    check_index,
-    check_moves,
-    check_tensor,
-    checked_operands,
-    safe_ids,
-)
-from kgfast.ops.finite import check_scores
+from kgfast.ops.checks import check_index, checked_operands
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
+from kgfast.ops.values import check_moves, check_scores, safe_ids
 
 
 def pairwise_scores(
@@ -63,7 +56,7 @@ def pairwise_scores(
     ------
     ValueError, TypeError
         For a shape, dtype or device that does not fit, and a NaN or an infinity that takes part
-        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending row.
+        (:mod:`kgfast.ops.values`); the message names the argument and the first offending row.
 
     Examples
     --------
@@ -75,7 +68,6 @@ def pairwise_scores(
     >>> queries.grad
     tensor([[0.6000, 1.8000]])
     """
-    common.refuse_forward_mode("pairwise_scores", queries, candidates, bias, factor)
     operands = checked_operands(queries, candidates, score, bias, factor, dims)
     return _scores(operands, None, False, None, common.chosen_backend(operands.queries))
 
@@ -99,18 +91,10 @@ def indexed_scores(
 
     Parameters
     ----------
-    queries : Tensor
-        ``[B, F]``, as in :func:`kgfast.ops.pairwise_scores`.
-    table : Tensor
-        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    queries, table, score, bias, factor, dims
+        As in :func:`kgfast.ops.pairwise_scores`, with ``N`` rows; the factor's gradient is dense.
     index : Tensor
         ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
-    factor : Tensor, optional
-        ``[N, D]``, as in :func:`kgfast.ops.pairwise_scores`; the gradient is dense.
-    score, dims
-        As in :func:`kgfast.ops.pairwise_scores`.
-    bias : Tensor, optional
-        ``[N]`` or ``[1]`` floating point, added to scores last.
     sparse : bool
         Make a ``torch.sparse_coo`` gradient of only the rows in the index, instead of a dense
         gradient; see :class:`kgfast.RowGradients`. The gradient is coalesced: each row once,
@@ -128,8 +112,7 @@ def indexed_scores(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit, and a NaN or an infinity that takes part
-        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending position.
+        As :func:`kgfast.ops.pairwise_scores`, and for an id out of range.
     RuntimeError
         For ``sparse=True`` under ``torch.compile``.
 
@@ -143,27 +126,13 @@ def indexed_scores(
     >>> table.grad.flatten().tolist()
     [0.0, 1.0, -1.0]
     """
-    common.refuse_forward_mode("indexed_scores", queries, table, bias, factor)
     operands = checked_operands(queries, table, score, bias, factor, dims, table_name="table")
-    check_row_index(index, operands)
+    check_index("index", index, (operands.num_queries, None), table, "the rows of the table")
     if sparse:
         common.refuse_sparse("indexed_scores")
     if besides is not None:
         check_index("besides", besides, (None,), table)
     return _scores(operands, index, sparse, besides, common.chosen_backend(operands.queries))
-
-
-def check_row_index(index: Tensor, operands: Operands) -> None:
-    """Check that an index is int64 ``[B, K]``, on the device of the table."""
-    check_tensor("index", index)
-    if index.dtype != torch.int64:
-        raise TypeError(f"index must be int64; got {index.dtype}")
-    if index.ndim != 2 or len(index) != operands.num_queries:
-        raise ValueError(
-            f"index must have shape [{operands.num_queries}, K], a row per query; got "
-            f"{list(index.shape)}"
-        )
-    check_device("index", index, operands.table, "the rows of the table")
 
 
 @operator("scores", waits=True)
@@ -177,7 +146,7 @@ def _scores(
     if index is not None:
         index = safe_ids("index", index, len(operands.table)).contiguous()
     check_moves(operands)
-    values = run.backend_of(operands, backend).scores(operands, index)
+    values = get_backend(backend).scores(operands, index)
     check_scores(values, operands, index, "candidates" if index is None else "table")
     return values
 
@@ -193,7 +162,7 @@ def _shape(operands: Operands, index: Tensor | None) -> tuple[int, ...]:
 
 
 @_scores.gradient(
-    *("queries", "table", "bias", "factor"), of="pairwise_scores and indexed_scores", rows="index"
+    *("queries", "table", "bias", "factor"), of="pairwise_scores and indexed_scores", rows=True
 )
 def _backward(
     grad: Tensor,
@@ -211,7 +180,7 @@ def _backward(
     if need[2] and operands.bias is not None:
         of_bias = bias_gradient_of(grad, index, operands.bias)
     if grad.numel() and any(needed):
-        served = run.backend_of(operands, backend)
+        served = get_backend(backend)
         made = served.backward(operands.without_bias(), grad, index, need=needed, rows=rows)
     else:
         made = _zeros(operands, needed, rows)

@@ -10,7 +10,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import checked_known, checked_operands
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
-from kgfast.ops.unchecked import refuse_unchecked
+from kgfast.ops.values import refuse_unchecked
 
 LARGEST_K = 2**31 - 1
 
@@ -52,7 +52,7 @@ def topk(
         ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
-        part (:mod:`kgfast.ops.finite`).
+        part (:mod:`kgfast.ops.values`).
     factor : Tensor, optional
         ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
         factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
@@ -91,11 +91,11 @@ def topk(
     """
     operands = checked_operands(queries, candidates, score, bias, factor, dims)
     known = checked_known(exclude_indptr, exclude_indices, operands)
-    own = CandidateIds(candidate_ids, candidate_indptr)
-    own.check(operands)
-    is_bound = len(queries) and not pad and not own.are_listed
-    check_k(k, len(candidates if own.ids is None else own.ids) if is_bound else None)
-    return _topk(operands, k, known, own, nan_worst, pad)
+    listed = CandidateIds(candidate_ids, candidate_indptr)
+    listed.check(operands)
+    is_bound = len(queries) and not pad and not listed.are_listed
+    check_k(k, len(candidates if listed.ids is None else listed.ids) if is_bound else None)
+    return _topk(operands, k, known, listed, nan_worst, pad)
 
 
 def check_k(k: int, count: int | None) -> None:
@@ -118,13 +118,13 @@ def _topk(
     operands: Operands,
     k: int,
     known: Known | None,
-    own: CandidateIds,
+    listed: CandidateIds,
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
     refuse_unchecked("topk")
     checks = run.checks_for(operands.table.device, allows_nan=nan_worst)
-    operands, lists = own.prepared(operands, checks)
+    operands, lists = listed.prepared(operands, checks)
     scores, ids = run.topk(operands, k, known, checks, lists)
     known_answers = 0 if known is None else len(known.indices)
     if not pad and (lists is not None or k > operands.candidates.num_candidates - known_answers):

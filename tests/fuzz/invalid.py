@@ -90,9 +90,9 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "pairwise_scores": ops.pairwise_scores,
     "indexed_scores": ops.indexed_scores,
     "bce": ops.bce,
-    "bce_total": ops.bce_total,
+    "bce_total": ops.bce,
     "cross_entropy": ops.cross_entropy,
-    "cross_entropy_total": ops.cross_entropy_total,
+    "cross_entropy_total": ops.cross_entropy,
     "row_adam": _row_adam,
 }
 

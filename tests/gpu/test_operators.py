@@ -60,12 +60,14 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "topk": lambda q, c, known, score, **o: ops.topk(q, c, 10, *known, score, pad=True, **o),
     "bce": lambda q, c, known, score: ops.bce(q, c, None, *known, 0.9, 1e-5, score),
-    "bce_total": lambda q, c, known, score: ops.bce_total(q, c, None, *known, 0.9, 1e-5, score),
+    "bce_total": lambda q, c, known, score: ops.bce(
+        q, c, None, *known, 0.9, 1e-5, score, divisor=1.0
+    ),
     "cross_entropy": lambda q, c, known, score: ops.cross_entropy(
         q, c, None, known[1][: len(q)], 0.1, score
     ),
-    "cross_entropy_total": lambda q, c, known, score: ops.cross_entropy_total(
-        q, c, None, known[1][: len(q)], 0.1, score
+    "cross_entropy_total": lambda q, c, known, score: ops.cross_entropy(
+        q, c, None, known[1][: len(q)], 0.1, score, divisor=1.0
     ),
     "pairwise_scores": lambda q, c, known, score, **o: ops.pairwise_scores(q, c, score, **o),
     "indexed_scores": lambda q, c, known, score, **o: ops.indexed_scores(

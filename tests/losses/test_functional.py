@@ -13,8 +13,6 @@ from torch.nn import functional
 from kgfast import (
     CP,
     MED,
-    RESCAL,
-    RSCF,
     Candidates,
     DistMult,
     KnownTriples,
@@ -306,55 +304,3 @@ def test_any_object_with_the_contract_has_losses():
 
     rows = losses.cross_entropy(Constant(), [(0, 0, 2)])
     assert rows.item() == pytest.approx(math.log(1 + math.e + math.e**2) - 2)
-
-
-# Models whose queries or candidates are made by functions of kgfast's own.
-FUNCTIONAL = {
-    **{name: MODELS[name] for name in ("rotate", "biased")},
-    "rescal": lambda: RESCAL.init(N, R, 4, seed=0),
-    "rscf": lambda: RSCF(DistMult.init(N, R, 8, seed=0), relation_transform=False),
-}
-MEDS = {
-    "rotate": lambda: MED(RotatE.init(N, R, 8, gamma=4.0, seed=0), [4, 8]),
-    "rscf": lambda: MED(RSCF(RotatE.init(N, R, 8, gamma=4.0, seed=0)), [4, 8]),
-}
-BY_TORCH_FUNC = [
-    *((make, name) for make in FUNCTIONAL.values() for name in losses.LOSSES if name != "med"),
-    *((make, "med") for make in MEDS.values()),
-]
-
-
-def by_torch_func(model, loss) -> None:
-    """Compare the gradients that torch.func makes of a loss with those of autograd."""
-
-    class Value(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self):
-            return loss(self.model)
-
-    value = Value()
-    parameters = dict(value.named_parameters())
-    exact = torch.autograd.grad(value(), list(parameters.values()))
-    plain = {name: it.detach() for name, it in parameters.items()}
-    found = torch.func.grad(lambda them: torch.func.functional_call(value, them, ()))(plain)
-    torch.testing.assert_close(list(found.values()), list(exact))
-
-
-@pytest.mark.parametrize(("make", "loss"), BY_TORCH_FUNC)
-@pytest.mark.usefixtures("backend")
-def test_torch_func_has_the_gradients_of_autograd(make, loss):
-    model, own = make(), losses.LOSSES[loss]()
-    model.candidates("tail")  # makes the bias
-    given = (some_triples(), some_negatives())[: 1 + (own.over != "entities")]
-    by_torch_func(model, lambda of: own(of, *given))
-
-
-def test_torch_func_has_no_sparse_gradients():
-    model = MODELS["distmult"]()
-    with pytest.raises(RuntimeError, match="sparse=True is eager only"):
-        torch.func.grad(
-            lambda _: losses.nssa(model, some_triples(), some_negatives(), sparse=True)
-        )(torch.zeros(()))

@@ -101,13 +101,13 @@ def test_a_total_of_bce_is_that_of_its_rows():
     indices = torch.randint(300, (160,), generator=generator)
     indices[1::4] = indices[::4]  # some twice
     labels = indptr, indices, 0.9, 0.01, "dot"
-    total = ops.bce_total(*leaves, *labels, 40.0, precision="bf16")
+    total = ops.bce(*leaves, *labels, divisor=40.0, precision="bf16")
     rows = ops.bce(*leaves, *labels, precision="bf16").sum() / 40.0
     torch.testing.assert_close(total, rows)
     pairs = zip(torch.autograd.grad(total, leaves), torch.autograd.grad(rows, leaves), strict=True)
     for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    plain = ops.bce_total(*leaves, *labels, 40.0)
+    plain = ops.bce(*leaves, *labels, divisor=40.0)
     assert 0 < float((plain - total).detach().abs()) < 1e-3 * float(plain.detach())
 
 
@@ -183,8 +183,8 @@ def test_an_empty_batch(loss):
     ("change", "message"),
     [
         ({"precision": "fp8"}, "precision must be one of float32, bf16; got 'fp8'"),
-        ({"score": "l1"}, "precision: bf16 is for dot products; got score 'l1'"),
-        ({"double": True}, "precision: bf16 is for float32 queries; got torch.float64"),
+        ({"score": "l1"}, "precision: bf16 is for dot products of float32 queries; got score 'l1'"),
+        ({"double": True}, "precision: bf16 .* and torch.float64"),
     ],
     ids=["name", "score", "dtype"],
 )

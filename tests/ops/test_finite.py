@@ -56,10 +56,10 @@ SCORES_OF = {
 LABELS = *CSR, 1.0, 0.0
 LOSSES = {
     "bce": lambda q, c, score, bias: ops.bce(q, c, bias, *LABELS, score),
-    "bce_total": lambda q, c, score, bias: ops.bce_total(leaf(q), c, bias, *LABELS, score),
+    "bce_total": lambda q, c, score, bias: ops.bce(leaf(q), c, bias, *LABELS, score, divisor=1.0),
     "cross_entropy": lambda q, c, score, bias: ops.cross_entropy(q, c, bias, TARGETS, 0.0, score),
-    "cross_entropy_total": lambda q, c, score, bias: ops.cross_entropy_total(
-        leaf(q), c, bias, TARGETS, 0.0, score
+    "cross_entropy_total": lambda q, c, score, bias: ops.cross_entropy(
+        leaf(q), c, bias, TARGETS, 0.0, score, divisor=1.0
     ),
 }
 CALLS = RANKS | SCORES_OF | LOSSES

@@ -64,7 +64,7 @@ def test_no_queries_and_no_places(backend):
         ([[0, 1], [2, 2], [3, 4]], None, ValueError, r"candidate_ids\[1, 1\] must not repeat .* 2"),
         ([[0, 1], [2, 3], [3, 8]], None, ValueError, r"candidate_ids\[2, 1\] must be in 0 .. 7"),
         ([[0, 1], [2, -2], [3, 4]], None, ValueError, r"candidate_ids\[1, 1\].* got -2"),
-        ([[0, 1]], None, ValueError, "a row for each of 3 queries"),
+        ([[0, 1]], None, ValueError, r"shape \[3, \*\]; got \[1, 2\]"),
         ([[0.5, 1]] * 3, None, TypeError, "candidate_ids must be int64"),
         ([0, 1, 1], [0, 1, 3, 3], ValueError, r"candidate_ids\[2\] must not repeat"),
         ([0, 1, 9], [0, 1, 3, 3], ValueError, r"candidate_ids\[2\] must be in 0 .. 7"),

@@ -8,6 +8,7 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Known
+from kgfast.ops import dispatch
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.run import operands_of
 from support.operators import opcheck
@@ -145,7 +146,7 @@ def test_forcing_a_backend_that_cannot_serve(monkeypatch):
 
 def test_a_missing_extension_falls_back_with_one_warning(monkeypatch):
     monkeypatch.setattr(cpu, "extension", None)
-    monkeypatch.setattr("kgfast.ops.dispatch._warned", set())
+    dispatch._warn_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="extension is not built"):
         counts = ops.rank_counts(**arguments())
     assert len(counts[0]) == 2

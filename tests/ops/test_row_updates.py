@@ -24,16 +24,6 @@ def adam(**change) -> list[torch.Tensor]:
     return given["tables"]
 
 
-def shared() -> list[torch.Tensor]:
-    whole = torch.zeros(N + 1, WIDTH)
-    return [whole[:N], whole[1:], torch.zeros(N, WIDTH)]
-
-
-def with_gradients_inside() -> dict:
-    found = tables()
-    return {"tables": found, "gradients": found[1][2:4]}
-
-
 IDS = torch.tensor([4, 1])
 ROWS = torch.ones(2, WIDTH)
 BAD = {
@@ -43,13 +33,11 @@ BAD = {
         "ids must be int64; got .*bool": {"ids": IDS.bool()},
         "ids must be a tensor; got list": {"ids": [4, 1]},
         "gradients must be float32; got torch.float16": {"gradients": ROWS.half()},
+        "gradients must be dense": {"gradients": ROWS.to_sparse()},
         r"tables\[0\] must be a ten": {"tables": [it.numpy() for it in tables()]},
-        "step must be an int": {"step": 1.0},
-        "^step must be an int": {"step": torch.ones(1)},
     },
     ValueError: {
-        "ids must have one axis": {"ids": IDS[:, None]},
-        "^ids must have one axis": {"ids": torch.tensor(4)},
+        r"ids must have shape \[\*\]": {"ids": IDS[:, None]},
         "ids must be on cpu, as the tables are; got meta": {"ids": IDS.to("meta")},
         r"ids\[1\] must be in 0 .. 5; got -1": {"ids": torch.tensor([4, -1])},
         r"ids\[0\] must be in 0 .. 5; got 6": {"ids": torch.tensor([6, 1])},
@@ -57,10 +45,8 @@ BAD = {
             "ids": torch.tensor([4, 1, 4]),
             "gradients": torch.ones(3, WIDTH),
         },
-        "gradients must be dense on cpu": {"gradients": ROWS.to("meta")},
-        "^gradients must be dense on cpu": {"gradients": ROWS.to_sparse()},
-        r"gradients must have shape \[2, 3\], a row per id; got \[1, 3\]": {"gradients": ROWS[:1]},
-        r"share memory with tables\[1": with_gradients_inside(),
+        "gradients must be on cpu": {"gradients": ROWS.to("meta")},
+        r"gradients must have shape \[2, 3\]; got \[1, 3\]": {"gradients": ROWS[:1]},
         "tables must be 3, the table, first moments": {"tables": tables(2)},
         "tables must be 3, .* got 4": {"tables": tables(4)},
         "tables must be 3, .* got 0": {"tables": []},
@@ -72,15 +58,10 @@ BAD = {
             "tables": [torch.zeros(WIDTH, N).t() for _ in range(3)]
         },
         r"tables\[0\] .* on meta": {"tables": [it.to("meta") for it in tables()]},
-        r"tables\[1\] must not share memory with tables\[0\]": {
-            "tables": [torch.zeros(N, WIDTH)] * 3
-        },
-        r"^tables\[1\] must not share memory with tables\[0\]": {"tables": shared()},
         "step must be at least 1; got 0": {"step": 0},
         "^step must be at least 1; got 0": {"step": torch.zeros(())},
-        "lr must be in .* got nan": {"lr": float("nan")},
-        r"betas\[1\] must be in \[0, 1.0\); got 1.0": {"betas": (0.9, 1.0)},
-        "betas must be two numbers": {"betas": (0.9,)},
+        "lr must be finite and at least 0; got nan": {"lr": float("nan")},
+        r"betas\[1\] must be in \[0, 1\); got 1.0": {"betas": (0.9, 1.0)},
     },
 }
 
@@ -103,13 +84,12 @@ def test_adagrad_refuses_what_adam_refuses():
         (torch.tensor([6, 1]), rows, r"ids\[0\] must be in 0 .. 5; got 6"),
         (torch.tensor([1, 1]), rows, r"ids\[1\] must not repeat"),
         (None, rows, r"gradients must have shape \[6, 3\]"),
-        (torch.tensor([4, 1]), pair[1][:2], r"gradients must not share memory with tables\[1\]"),
     ):
         with pytest.raises(ValueError, match=message):
             ops.row_adagrad(pair, ids, gradients, **given)
     with pytest.raises(ValueError, match="tables must be 2, the table, sums of squares; got 3"):
         ops.row_adagrad(tables(), None, torch.ones(N, WIDTH), **given)
-    with pytest.raises(ValueError, match="lr must be in"):
+    with pytest.raises(ValueError, match="lr must be finite"):
         ops.row_adagrad(pair, None, torch.ones(N, WIDTH), **given | {"lr": -1.0})
     assert all(torch.equal(*it) for it in zip(pair, tables(2), strict=True))
 

@@ -6,19 +6,13 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.cpu import backend as cpu_backend
-from kgfast.kernels.labels import Bce, CrossEntropy
-from kgfast.ops.run import operands_of
 from support.memory import PeakMemory
 from support.operators import (
-    LABELS,
-    TARGETS,
     TOTALS,
     B,
     N,
-    csr,
     dense,
     doubles,
-    opcheck,
     operands,
     served,
 )
@@ -192,31 +186,6 @@ def test_a_graph_that_is_retained_gives_the_same_gradients_again(name, factors):
 
 
 @EACH
-@pytest.mark.usefixtures("backend")
-def test_part_of_the_gradients_and_then_the_rest(name):
-    tensors = some(name, "rotate")
-    total = total_of(name, tensors, "rotate")
-    first = gradients(total, tensors[1:2], retain_graph=True)
-    rest = gradients(total, tensors[::2])
-    expected = gradients(total_of(name, tensors, "rotate"), tensors)
-    assert all_equal((rest[0], *first, rest[1]), expected)
-    for place, whole in enumerate(expected):  # and each of them alone
-        given = [it.detach().requires_grad_(at == place) for at, it in enumerate(tensors)]
-        assert torch.equal(*gradients(total_of(name, given, "rotate"), [given[place]]), whole)
-
-
-@EACH
-@pytest.mark.usefixtures("backend")
-def test_two_losses_of_one_table_add_up(name):
-    tensors = some(name, "rotate")
-    (total_of(name, tensors, "rotate") + total_of(name, tensors, "rotate", 3.0)).backward()
-    alone = gradients(total_of(name, tensors, "rotate"), tensors)
-    third = gradients(total_of(name, tensors, "rotate", 3.0), tensors)
-    for tensor, one, other in zip(tensors, alone, third, strict=True):
-        assert torch.equal(tensor.grad, one + other)
-
-
-@EACH
 def test_a_graph_that_is_freed_or_changed_has_no_gradient(name):
     tensors = some(name)
     total = total_of(name, tensors)
@@ -238,83 +207,9 @@ def test_the_gradient_of_the_table_is_held_once():
     table = torch.randn(rows, width, generator=generator).requires_grad_()
     queries = torch.randn(4, width, generator=generator).requires_grad_()
     labels = (torch.arange(5), torch.arange(4), 1.0, 0.0, "dot")
-    ops.bce_total(queries, table[:8], None, *labels).backward()
+    ops.bce(queries, table[:8], None, *labels, divisor=1.0).backward()
     table.grad = None
     with PeakMemory("cpu") as peak:
-        ops.bce_total(queries, table, None, *labels, float(rows)).backward()
+        ops.bce(queries, table, None, *labels, divisor=float(rows)).backward()
     assert peak.bytes < 1.8 * table.nbytes
     assert table.grad is not None
-
-
-@pytest.mark.parametrize(
-    "bias", [slice(1), pytest.param(None, marks=pytest.mark.slow)], ids=["one", "none"]
-)
-def test_opcheck(backend, bias):
-    for need in ([True, True, bias is not None], [False, True, False]):
-        tensors = some("bce_total", "rotate", bias)
-        leaves = [
-            it if it is None or needed else it.detach()
-            for it, needed in zip(tensors, need, strict=True)
-        ]
-        for score, scale in (("rotate", None), ("dot", torch.tensor(2.0, requires_grad=need[0]))):
-            queries, table, own = leaves
-            asked = operands_of(queries, table, score, own, scale=scale)
-            tail = 92.0, backend, [*need, need[0] and scale is not None]
-            opcheck("bce_total", asked, Bce(*csr(), *LABELS), *tail)
-            opcheck("cross_entropy_total", asked, CrossEntropy(TARGETS, 0.1), *tail)
-    shapes = (4, 3), (5, 3), (0,), ()
-    args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None, None)
-    opcheck("total_backward", *args)
-
-
-@EACH
-@BIASES
-@pytest.mark.parametrize("kept", ["all", "few", "half"])
-@pytest.mark.usefixtures("backend")
-def test_a_scale_multiplies_queries(name, bias, kept, request):
-    """Also where few queries are swept together, and where a table in half precision is."""
-    if kept == "few":
-        request.getfixturevalue("blocks")
-    tensors = some(name, bias=bias)
-    if kept == "half":
-        tensors[1] = tensors[1].detach().half().requires_grad_()
-    scale = torch.tensor(-1.7, requires_grad=True)
-    found = total_of(name, tensors, divisor=7.0, scale=scale)
-    queries = tensors[0] * scale
-    plain = total_of(name, [queries, *tensors[1:]], divisor=7.0)
-    assert torch.equal(found, plain)
-    both = [*tensors, scale]
-    torch.testing.assert_close(gradients(found, both), gradients(plain, both))
-    with torch.no_grad():
-        assert torch.equal(total_of(name, tensors, divisor=7.0, scale=scale), plain)
-    leaf = torch.tensor(-1.7, requires_grad=True)
-    given = [None if it is None else it.detach() for it in tensors]
-    alone = gradients(total_of(name, given, divisor=7.0, scale=leaf), [leaf])
-    whole = total_of(name, tensors, divisor=7.0, scale=scale)
-    torch.testing.assert_close(alone, gradients(whole, [scale]))
-
-
-@pytest.mark.usefixtures("backend")
-def test_a_compiler_sees_how_gradients_are_scaled():
-    """So that it may do it in place."""
-    from torch._dynamo.backends.common import aot_autograd  # two CPU seconds
-    from torch._functorch.aot_autograd import make_boxed_func
-
-    tensors, products = some("bce_total", "rotate"), []
-
-    def loss(queries, table, bias):
-        return 2 * total_of("bce_total", (queries * 2, table, bias), "rotate", 7.0)
-
-    def seen(graph, _):
-        products.append([node.name for node in graph.graph.nodes if node.op == "call_function"])
-        return make_boxed_func(graph.forward)
-
-    backend = aot_autograd(
-        fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=seen
-    )
-    compiled = torch.compile(loss, fullgraph=True, backend=backend)
-    results = [it(*tensors) for it in (loss, compiled)]
-    torch.testing.assert_close(*results)
-    torch.testing.assert_close(*(gradients(it, tensors) for it in results))
-    if not torch.__version__.startswith("2.10."):  # traces a backward, and says that it does not
-        assert all(name.startswith("mul") for name in products[0])

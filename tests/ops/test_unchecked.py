@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast import losses, ops
 from kgfast.kernels.checks import Checks, Values, checks_values, without_values
-from kgfast.ops.checks import safe_ids
+from kgfast.ops.values import safe_ids
 
 N, D, B = 7, 4, 3
 PAST = torch.tensor([[0, 6, 10**15], [1, -(10**15), 2], [3, 7, -1]])  # ids of rows, and others

@@ -64,8 +64,10 @@ def served(
         options |= {"bias": bias, "factor": factor, "dims": dims}
         return getattr(ops, name)(queries, table, *index, score, **options)
     labels = (*csr(batch), *LABELS) if name.startswith("bce") else (TARGETS[:batch], 0.1)
-    divisors = [divisor] if name in TOTALS else []
-    return getattr(ops, name)(queries, table, bias, *labels, score, *divisors, **options)
+    if name in TOTALS:
+        options |= {"divisor": divisor}
+    call = getattr(ops, name.removesuffix("_total"))
+    return call(queries, table, bias, *labels, score, **options)
 
 
 def dense(

@@ -18,7 +18,7 @@ from kgfast.extras.search import search
 from kgfast.extras.serve import app as server
 from kgfast.losses import NegativesLoss
 from kgfast.models import Model
-from kgfast.ops.checks import safe_ids
+from kgfast.ops.values import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, build
 from support.paths import ROOT
 from support.small_runs import (

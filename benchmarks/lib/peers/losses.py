@@ -78,16 +78,14 @@ def kgfast_bce(work: Work) -> Run:
     indptr = torch.arange(batch + 1, device=work.targets.device) * positives
     labels = indptr, work.targets.flatten(), 1.0, 0.0, work.score
     count = batch * len(work.table)
-    return backward(work, lambda: ops.bce_total(work.queries, work.table, None, *labels, count))
+    return backward(work, lambda: ops.bce(work.queries, work.table, None, *labels, divisor=count))
 
 
 def kgfast_cross_entropy(work: Work, precision: str = "float32") -> Run:
     """Return an output head, streamed; of products of that precision."""
     given = None, work.targets[:, 0], work.smoothing, work.score
     options = {"divisor": len(work.queries), "precision": precision}
-    return backward(
-        work, lambda: ops.cross_entropy_total(work.queries, work.table, *given, **options)
-    )
+    return backward(work, lambda: ops.cross_entropy(work.queries, work.table, *given, **options))
 
 
 def labels_of(work: Work) -> Tensor:

@@ -31,7 +31,7 @@ class StreamedHead(nn.Module):
     backward, so memory does not grow with hidden states times outputs (docs/how-to/heads.md). Every
     method takes hidden states ``[..., D]`` of any leading axes. ``candidate_ids`` (int64 ``[M]``,
     distinct, in any order) restricts a call to these outputs; ids stay ids of all outputs. Numbers
-    must be finite (:mod:`kgfast.ops.finite`).
+    must be finite (:mod:`kgfast.ops.values`).
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class StreamedHead(nn.Module):
         arguments = counted.hidden, rows, bias, counted.targets, label_smoothing, "dot"
         if reduction != "none":
             count = max(1, len(counted.targets)) if reduction == "mean" else 1
-            return ops.cross_entropy_total(*arguments, count)
+            return ops.cross_entropy(*arguments, divisor=count)
         losses = ops.cross_entropy(*arguments)
         if counted.where is not None:
             losses = losses.new_zeros(targets.numel()).index_copy(0, counted.where, losses)
@@ -198,7 +198,7 @@ class StreamedHead(nn.Module):
         bias = shift if bias is None else bias + shift.to(bias.dtype)
         counted = self._counted(hidden, targets, ignore_index, ids)
         arguments = counted.hidden, rows, bias, counted.targets, 0.0, "dot"
-        return ops.cross_entropy_total(*arguments, max(1, len(hits)))
+        return ops.cross_entropy(*arguments, divisor=max(1, len(hits)))
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
         """Return the best output, int64 ``[...]``; the lowest id among equals."""

@@ -63,7 +63,7 @@ for method in ("loss", "greedy", "topk", "sample"):
         (method, {"candidate_ids": ids()}, "candidate_ids must name at least one output"),
         (method, {"candidate_ids": ids(1, 5)}, "candidate_ids[1] must be in 0 .. 4; got 5"),
         (method, {"candidate_ids": ids(4, 1, 4)}, "candidate_ids[2] must not repeat an earlier"),
-        (method, {"candidate_ids": ids(4, 1)[None]}, "candidate_ids must have one axis"),
+        (method, {"candidate_ids": ids(4, 1)[None]}, "candidate_ids must have shape [*]"),
         (method, {"candidate_ids": torch.ones(2)}, "candidate_ids must be int64"),
     ]
 

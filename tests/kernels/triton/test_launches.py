@@ -11,15 +11,14 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.kernels.labels import Bce, CrossEntropy
+from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.host import launch
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.run import operands_of
-from kgfast.ops.totals import _bce_total
+from kgfast.ops.run import loss_total, operands_of
 from support.waits import PretendDevice
 
 pytest.importorskip("triton")
@@ -50,13 +49,14 @@ def labels() -> Bce:
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
     """Compute a value and its gradients, as a step of training does, and its backward."""
-    need = [True, True, has_bias, False]
+    need = LossNeed(True, True, has_bias)
     with PretendDevice(0) as device:
         operands = given(score, has_bias=has_bias, precision=precision)
-        total, *gradients = _bce_total.body(operands, labels(), 7.0, BACKEND, need)
-        get_backend(BACKEND).losses.scale(gradients[:3], total)
+        total, _, gradients = loss_total(operands, labels(), 7.0, BACKEND, need)
+        gradients = [it for it in gradients if it is not None]
+        get_backend(BACKEND).losses.scale(gradients, total)
     assert total.shape == ()
-    assert [len(it) for it in gradients] == [B, N, N if has_bias else 0, 0]
+    assert [len(it) for it in gradients] == [B, N, N][: 2 + has_bias]
     return device
 
 
@@ -87,7 +87,7 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
     launches.clear()
     with kgfast.unchecked(), PretendDevice(0) as forward:
         targets = meta(B, dtype=torch.int64)
-        losses._cross_entropy.body(given(score), CrossEntropy(targets, 0.1), BACKEND)
+        losses._rows.body(given(score), None, CrossEntropy(targets, 0.1), BACKEND)
     assert not forward.waits
     launches.clear()
     with kgfast.unchecked():
@@ -124,17 +124,17 @@ def test_the_gradient_of_a_bias_is_one_launch_a_chunk(launches) -> None:
 @pytest.mark.parametrize("score", ["dot", "rotate"])
 def test_a_backward_waits_for_nothing(launches, score) -> None:
     with PretendDevice(0) as device:
-        rows = losses._bce.body(given(score), labels(), BACKEND)
+        rows, _ = losses._rows.body(given(score), labels(), None, BACKEND)
         targets = meta(B, dtype=torch.int64)
-        _, lse = losses._cross_entropy.body(given(score), CrossEntropy(targets, 0.1), BACKEND)
+        _, lse = losses._rows.body(given(score), None, CrossEntropy(targets, 0.1), BACKEND)
     assert device.waits == {"device to host": 2}  # one of each
     assert launches["finish"] == 2
     need = [True, True, False]
     grad = rows[:1].expand(B)  # a sum's gradient: read in place
     with PretendDevice(0) as device:
-        losses._bce_backward.body(grad, given(score), labels(), BACKEND, need)
-        made_of = grad, lse, given(score), CrossEntropy(targets, 0.1), BACKEND, need
-        losses._cross_entropy_backward.body(*made_of)
+        losses._rows_backward.body(grad, lse, given(score), labels(), None, BACKEND, need)
+        made_of = grad, lse, given(score), None, CrossEntropy(targets, 0.1), BACKEND, need
+        losses._rows_backward.body(*made_of)
     assert not device.waits
     assert launches["finish"] == 2
 
@@ -151,7 +151,7 @@ def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> 
 
     monkeypatch.setattr(torch.Tensor, "new_empty", watched)
     with PretendDevice(0):
-        losses._bce.body(given(score), labels(), BACKEND)
+        losses._rows.body(given(score), labels(), None, BACKEND)
     sizes = [it.numel() * it.element_size() for it in made]
     assert sum(sizes) < 3 << 20 if score == "dot" else max(sizes) <= 24 << 20, sum(sizes)
 

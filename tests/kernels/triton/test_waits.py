@@ -293,12 +293,12 @@ def med(*shape: int):
 STEPS = {
     "nssa, a pool": (kgfast.RotatE, sampled(500), False, (12, 23)),
     "nssa, lists": (kgfast.RotatE, sampled(100, 50), False, (8, 18)),
-    "cross entropy": (kgfast.ComplEx, cross_entropy, False, (9, 10)),
-    "cross entropy, sparse": (kgfast.ComplEx, cross_entropy, True, (9, 10)),
-    "bce": (kgfast.ComplEx, bce, False, (8, 11)),
-    "bce, sparse": (kgfast.ComplEx, bce, True, (8, 11)),
-    "bce, ConvE": (conve, bce, False, (6, 43)),
-    "bce, ConvE, sparse": (conve, bce, True, (6, 43)),
+    "cross entropy": (kgfast.ComplEx, cross_entropy, False, (9, 16)),
+    "cross entropy, sparse": (kgfast.ComplEx, cross_entropy, True, (9, 16)),
+    "bce": (kgfast.ComplEx, bce, False, (8, 13)),
+    "bce, sparse": (kgfast.ComplEx, bce, True, (8, 13)),
+    "bce, ConvE": (conve, bce, False, (6, 46)),
+    "bce, ConvE, sparse": (conve, bce, True, (6, 46)),
     "MED and RSCF, a pool": (croppable, med(500), False, (33, 124)),
     "MED and RSCF, lists": (croppable, med(100, 50), False, (21, 109)),
 }

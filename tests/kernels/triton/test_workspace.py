@@ -6,15 +6,14 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.kernels.labels import Bce, CrossEntropy
+from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Known, Operands
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, scores
 from kgfast.ops.lists import CandidateIds
 from kgfast.ops.rank import _rank_counts
-from kgfast.ops.run import operands_of
+from kgfast.ops.run import loss_total, operands_of
 from kgfast.ops.topk import _topk
-from kgfast.ops.totals import _bce_total
 from support.waits import LiveMemory
 
 pytest.importorskip("triton")
@@ -59,20 +58,20 @@ SHAPES = [(16, 1_000_000, 64), (512, 40_943, 200), (512, 40_943, 512), (4000, 20
 )
 def test_losses(score, precision, shape, dtype) -> None:
     batch, rows, _ = shape
-    need, labels = [True, True, True, False], Bce(ids(batch + 1), ids(3 * batch), 1.0, 0.0)
+    need, labels = LossNeed(True, True, True), Bce(ids(batch + 1), ids(3 * batch), 1.0, 0.0)
     given = operands(score, shape, dtype, precision=precision)
     with LiveMemory() as memory:
-        made = _bce_total.body(given, labels, 2.0, BACKEND, need)
-    taken = memory.peak - size(*made)
+        total, _, made = loss_total(given, labels, 2.0, BACKEND, need)
+    taken = memory.peak - size(total, *made)
     assert taken <= MOST
     of_slope = 2 if precision == "bf16" else 4
     assert taken >= min(29 << 20, (of_slope - 1) * batch * rows)  # is counted
     with LiveMemory() as memory:
-        _, lse = losses._cross_entropy.body(given, CrossEntropy(ids(batch), 0.1), BACKEND)
+        _, lse = losses._rows.body(given, None, CrossEntropy(ids(batch), 0.1), BACKEND)
     assert memory.peak <= MOST
     with LiveMemory() as memory:
-        made_of = meta(batch), lse, given, CrossEntropy(ids(batch), 0.1), BACKEND, need[:3]
-        made = losses._cross_entropy_backward.body(*made_of)
+        made_of = meta(batch), lse, given, None, CrossEntropy(ids(batch), 0.1), BACKEND, need
+        made = losses._rows_backward.body(*made_of)
     assert memory.peak - size(*made) <= MOST
 
 
