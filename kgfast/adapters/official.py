@@ -145,7 +145,7 @@ def _among_negatives(
     if random_sampling:
         split = {**split, **_random_negatives(split, converted.num_entities, num_nodes, args)}
     model.eval()
-    lists = ogb.evaluate(converted, split, num_nodes=num_nodes).lists()
+    lists = ogb.lists(ogb.evaluate(converted, split, num_nodes=num_nodes))
     return {name: float(values.mean()) for name, values in lists.items()}
 
 

@@ -1,4 +1,4 @@
-"""Protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
+"""Protocols of the Open Graph Benchmark: ogbl-wikikg2 and ogbl-biokg.
 
 Functions take the dicts of ``dataset.get_edge_split()`` unchanged; memory-mapped arrays are read by
 block. A positive's rank among the negatives is ``(number greater + number greater or equal) / 2 +
@@ -7,56 +7,20 @@ differs: scores are kgfast's canonical float64 scores, so that no ties come from
 `ogb` itself is not needed.
 """
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.adapters.ogb_splits import OgbSplit
-from kgfast.eval import Ranks, check_rankable, rank, topk
-from kgfast.graph import KnownTriples, as_integers
+from kgfast.eval import Ranks, check_rankable, rank
+from kgfast.graph import as_columns, as_integers
 from kgfast.models import SIDES
 from kgfast.progress import progress_bar
 from kgfast.text import shown
-from kgfast.whole_files import write_whole
 
-_MODES = {"valid": None, "test-dev": 15_000, "test-challenge": 10_000}
-_TOP = 10
-
-
-@dataclass(frozen=True)
-class OgbRanks:
-    """Ranks that :func:`evaluate` found.
-
-    Attributes
-    ----------
-    sampled : Ranks
-        Ranks of each positive among the negatives, for heads and tails.
-    full : Ranks or None
-        Ranks of these triples among all entities, or all entities of the right type.
-    """
-
-    sampled: Ranks
-    full: Ranks | None = None
-
-    def lists(self) -> dict[str, Tensor]:
-        """Return the lists of ``Evaluator.eval``, heads before tails: float32 ``[2 T]``.
-
-        Keys are ``hits@1_list``, ``hits@3_list``, ``hits@10_list`` and ``mrr_list``.
-        """
-        ranks = self.sampled.realistic.T.flatten().float()
-        hits = {f"hits@{k}_list": (ranks <= k).float() for k in (1, 3, 10)}
-        return hits | {"mrr_list": 1 / ranks}
-
-    def metrics(self) -> dict[str, float]:
-        """Return the means on leaderboards: ``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``."""
-        every = self.sampled.metrics()
-        return {name: every[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")}
+_PAIRS = 1 << 20  # ids of a block of negatives, both sides: 8 MiB as int64
 
 
 def evaluate(
@@ -64,11 +28,9 @@ def evaluate(
     split: Mapping[str, Any],
     *,
     num_nodes: Mapping[str, int] | None = None,
-    full: bool = False,
-    known: KnownTriples | None = None,
     nan: Literal["error", "worst"] = "error",
     progress: bool = False,
-) -> OgbRanks:
+) -> Ranks:
     """Rank every head and tail among the given negatives.
 
     Parameters
@@ -82,10 +44,6 @@ def evaluate(
         ``head_type`` and ``tail_type``, T names.
     num_nodes : mapping of str to int, optional
         For ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: ids then count from 0 within a type.
-    full : bool
-        Also rank exactly among all entities, or among all entities of the type.
-    known : KnownTriples, optional
-        Filter of the full ranks; :func:`known_triples` makes one from all splits.
     nan : {"error", "worst"}
         See :func:`kgfast.rank`.
     progress : bool
@@ -93,7 +51,9 @@ def evaluate(
 
     Returns
     -------
-    OgbRanks
+    Ranks
+        Ranks of each positive among the negatives, for heads and tails; their ``mrr`` and ``hits``
+        are those of leaderboards. :func:`lists` makes the lists of ``Evaluator.eval``.
 
     Raises
     ------
@@ -107,201 +67,157 @@ def evaluate(
     >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0], [1.0]]), torch.tensor([[1.0]]))
     >>> split = {"head": [0], "relation": [0], "tail": [1],
     ...          "head_neg": [[1, 2]], "tail_neg": [[2, 3]]}
-    >>> found = evaluate(model, split, full=True)
-    >>> found.sampled.realistic.tolist(), found.full.realistic.tolist()
-    ([[1.0, 1.5]], [[1.0, 1.5]])
+    >>> evaluate(model, split).realistic.tolist()
+    [[1.0, 1.5]]
     """
     check_rankable(model)
-    data = OgbSplit(split, num_nodes, model.num_entities)
-    if not len(data.hrt):
+    if not isinstance(split, Mapping):
+        raise ValueError(f"split must be a mapping of get_edge_split(); got {shown(split)}")
+    named = {name: _of(split, name) for name in ("head", "relation", "tail")}
+    heads, relations, tails = (column.cpu() for column in as_columns(named))
+    if not len(heads):
         raise ValueError("head is empty: there is nothing to rank")
-    total = len(data.hrt) * (2 if full else 1)
-    parts = []
-    with progress_bar(progress, "ranking", total) as advance:
-        for first, last in data.blocks():
-            parts.append(_rank_block(model, data, first, last, nan))
-            advance(last - first)
-    counts = [torch.cat(column) for column in zip(*parts, strict=True)]
-    sampled = Ranks(counts[0], counts[1], counts[2], SIDES, data.hrt)
-    return OgbRanks(sampled, _rank_fully(model, data, known, nan) if full else None)
-
-
-def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTriples:
-    """Return the triples of splits, for :func:`evaluate`'s full ranks.
-
-    Parameters
-    ----------
-    *splits
-        ``split["train"]``, ``split["valid"]`` and ``split["test"]``.
-    num_nodes : mapping of str to int, optional
-        See :func:`evaluate`.
-
-    Examples
-    --------
-    >>> known_triples({"head": [0, 1], "relation": [0, 0], "tail": [1, 1]})
-    KnownTriples(2 triples, 2 (h, r) pairs, 1 (r, t) pairs)
-    """
-    return KnownTriples(*[OgbSplit(split, num_nodes, None).hrt for split in splits])
-
-
-def predict_top10(
-    model: Any,
-    hr: Any,
-    *,
-    known: KnownTriples | None = None,
-    batch_size: int | None = None,
-    max_memory: int | str | None = None,
-    partial: Any = None,
-    progress: bool = False,
-) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Find the ten best tails of WikiKG90Mv2's queries among all entities.
-
-    Parameters
-    ----------
-    model : Model
-        Any model of :func:`kgfast.topk`.
-    hr : array or Tensor
-        ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
-    known : KnownTriples, optional
-        Triples whose tails are left out. OGB's evaluation uses none.
-    batch_size, max_memory, partial, progress
-        See :func:`kgfast.topk`.
-
-    Returns
-    -------
-    ndarray
-        int32 ``[T, 10]``, best first, -1 if a model has fewer entities. The evaluator takes
-        ``{"h,r->t": {"t_pred_top10": ...}}``.
-
-    Examples
-    --------
-    >>> from kgfast import TransE
-    >>> model = TransE(torch.arange(12.0)[:, None], torch.tensor([[1.0]]))
-    >>> predict_top10(model, [[3, 0]])[0, :3].tolist()
-    [4, 3, 5]
-    """
-    rows = as_integers("hr", np.asarray(hr) if isinstance(hr, np.memmap) else hr)
-    if rows.ndim != 2 or rows.shape[1] != 2:
-        raise ValueError(f"hr must have shape [T, 2] (h, r); got {list(rows.shape)}")
-    found = topk(
-        model,
-        heads=rows[:, 0],
-        relations=rows[:, 1],
-        k=_TOP,
-        known=known,
-        pad=True,
-        batch_size=batch_size,
-        max_memory=max_memory,
-        partial=partial,
-        progress=progress,
+    count = model.num_entities
+    ranges = [_ranges_of(split, side, num_nodes, count, len(heads)) for side in SIDES]
+    heads, tails = (
+        _as_rows(side, ids, own)
+        for side, ids, own in zip(SIDES, (heads, tails), ranges, strict=True)
     )
-    return found.ids.cpu().numpy().astype(np.int32)
+    hrt, blocks = torch.stack([heads, relations, tails], 1), []
+    with progress_bar(progress, "ranking", len(hrt)) as advance:
+        for rows in _blocks(split, len(hrt)):
+            negatives = [
+                _negatives(f"{side}_neg", split, own, rows)
+                for side, own in zip(SIDES, ranges, strict=True)
+            ]
+            blocks.append(_rank_block(model, hrt[rows], negatives, nan))
+            advance(len(hrt[rows]))
+    greater, equal, sizes = (torch.cat(counts) for counts in zip(*blocks, strict=True))
+    return Ranks(greater, equal, sizes, SIDES, hrt)
 
 
-def top10_mrr(tails: Any, predictions: Any) -> float:
-    """Return WikiKG90Mv2's measure: the mean of 1 / place of each tail, 0 if missing.
+def lists(ranks: Ranks) -> dict[str, Tensor]:
+    """Return the lists of ``Evaluator.eval``, heads before tails: float32 ``[2 T]``.
 
-    Raises
-    ------
-    ValueError
-        For shapes that do not fit, and for a row that repeats an id, which OGB's evaluator gives 0.
-
-    Examples
-    --------
-    >>> top10_mrr([7], [[3, 7, -1, -1, -1, -1, -1, -1, -1, -1]])
-    0.5
+    Keys are ``hits@1_list``, ``hits@3_list``, ``hits@10_list`` and ``mrr_list``.
     """
-    targets, rows = as_integers("tails", tails).cpu(), _checked_top10(predictions)
-    if targets.shape != rows.shape[:1]:
-        raise ValueError(f"tails must have shape [{len(rows)}]; got {list(targets.shape)}")
-    if not len(rows):
-        return float("nan")
-    place, hit = (rows == targets[:, None]).long().argmax(1), (rows == targets[:, None]).any(1)
-    return float(torch.where(hit, 1 / (place.double() + 1), 0.0).mean())
+    values = ranks.realistic.T.flatten().float()
+    hits = {f"hits@{k}_list": (values <= k).float() for k in (1, 3, 10)}
+    return hits | {"mrr_list": 1 / values}
 
 
-def save_submission(predictions: Any, folder: str | os.PathLike[str], mode: str) -> Path:
-    """Write WikiKG90Mv2's file like ogb's ``save_test_submission``; whole or not at all.
+class _Ranges(NamedTuple):
+    """The rows of a model that ids may name, for each triple, int64 ``[T]``."""
 
-    Parameters
-    ----------
-    predictions : array or Tensor
-        ``[T, 10]`` of :func:`predict_top10`.
-    folder : path
-        The folder, which is made if missing.
-    mode : {"valid", "test-dev", "test-challenge"}
-        The test sets have 15,000 and 10,000 queries.
-
-    Returns
-    -------
-    Path
-        ``t_pred_wikikg90m-v2_<mode>.npz``.
-
-    Raises
-    ------
-    ValueError
-        For another mode or number of queries, and for a row that repeats an id.
-    """
-    if mode not in _MODES:
-        raise ValueError(f"mode must be one of {', '.join(_MODES)}; got {shown(mode)}")
-    rows, count = _checked_top10(predictions), _MODES[mode]
-    if count is not None and len(rows) != count:
-        raise ValueError(f"{mode} has {count:,} queries; got predictions of {len(rows):,}")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    path = Path(folder, f"t_pred_wikikg90m-v2_{mode}.npz")
-    found = rows.numpy().astype(np.int32)
-    return write_whole(path, lambda it: np.savez_compressed(it, t_pred_top10=found))
+    starts: Tensor
+    sizes: Tensor
+    types: Any  # name of each type; None: all entities
 
 
-def _checked_top10(predictions: Any) -> Tensor:
-    rows = as_integers("predictions", predictions).cpu()
-    if rows.ndim != 2 or rows.shape[1] != _TOP:
-        raise ValueError(f"predictions must have shape [T, {_TOP}]; got {list(rows.shape)}")
-    ordered = rows.sort(1).values
-    repeats = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1).nonzero()
-    if len(repeats):
-        row = int(repeats[0])
-        raise ValueError(f"predictions[{row}] repeat an id: {rows[row].tolist()}")
-    return rows
+def _of(split: Mapping[str, Any], name: str) -> Any:
+    if name not in split:
+        raise KeyError(f"the split lacks {name!r}, and has {', '.join(map(str, split))}")
+    return split[name]
+
+
+def _ranges_of(
+    split: Mapping[str, Any], side: str, num_nodes: Any, num_entities: int, count: int
+) -> _Ranges:
+    name = f"{side}_type"
+    if num_nodes is None:
+        if name in split:
+            raise ValueError(
+                f"the split has {name}, so that ids count from 0 within a type: pass "
+                'num_nodes=dataset[0]["num_nodes_dict"]'
+            )
+        starts = torch.zeros(count, dtype=torch.int64, device="cpu")
+        return _Ranges(starts, torch.full_like(starts, num_entities), None)
+    if not isinstance(num_nodes, Mapping) or not all(
+        isinstance(size, int | np.integer) and size >= 0 for size in num_nodes.values()
+    ):
+        raise ValueError(
+            f"num_nodes must map names of types to numbers of nodes; got {shown(num_nodes)}"
+        )
+    total = sum(num_nodes.values())
+    if total != num_entities:
+        raise ValueError(
+            f"num_nodes: {total:,} nodes of all types, but the model has {num_entities:,} entities"
+        )
+    types = _of(split, name)
+    if not hasattr(types, "__len__") or len(types) != count:
+        raise ValueError(f"{name} must name a type for each of {count} triples")
+    places = {kind: place for place, kind in enumerate(num_nodes)}
+    for row, kind in enumerate(types):
+        if not isinstance(kind, str) or kind not in places:
+            raise ValueError(f"{name}[{row}] must be one of {', '.join(places)}; got {shown(kind)}")
+    of_type = torch.tensor([places[kind] for kind in types], dtype=torch.int64, device="cpu")
+    sizes = torch.tensor(list(num_nodes.values()), dtype=torch.int64, device="cpu")
+    return _Ranges((sizes.cumsum(0) - sizes)[of_type], sizes[of_type], types)
+
+
+def _as_rows(name: str, ids: Tensor, ranges: _Ranges, first: int = 0) -> Tensor:
+    """Return ids ``[b]`` or ``[b, K]`` of the triples from ``first`` on as rows of the model."""
+    starts, sizes = (column[first : first + len(ids)] for column in ranges[:2])
+    if ids.ndim == 2:
+        starts, sizes = starts[:, None], sizes[:, None]
+    outside = ((ids < 0) | (ids >= sizes)).nonzero()
+    if len(outside):
+        row, *column = outside[0].tolist()
+        whose = "the model" if ranges.types is None else f"type {ranges.types[first + row]!r}"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, (first + row, *column)))}] must be in 0 .. "
+            f"{int(sizes[row]) - 1}, as {whose} has; got {int(ids[row, *column])}"
+        )
+    return ids + starts
+
+
+def _blocks(split: Mapping[str, Any], count: int) -> Iterator[slice]:
+    """Yield ranges of triples with negatives that are read together."""
+    width = 0
+    for side in SIDES:
+        name = f"{side}_neg"
+        try:
+            shape = np.shape(_of(split, name))
+        except ValueError:  # rows of unequal length
+            shape = ()
+        if len(shape) != 2 or shape[0] != count:
+            raise ValueError(
+                f"{name} must have a row for each of {count} triples; got shape {list(shape)}"
+            )
+        width += shape[1]
+    step = max(1, _PAIRS // max(1, width))
+    for first in range(0, count, step):
+        yield slice(first, min(first + step, count))
+
+
+def _negatives(name: str, split: Mapping[str, Any], ranges: _Ranges, rows: slice) -> Tensor:
+    ids = split[name][rows]
+    ids = as_integers(name, np.array(ids) if isinstance(ids, np.memmap) else ids).cpu()
+    return _as_rows(name, ids, ranges, rows.start)
 
 
 def _rank_block(
-    model: Any, data: OgbSplit, first: int, last: int, nan: Literal["error", "worst"]
+    model: Any, hrt: Tensor, negatives: list[Tensor], nan: Literal["error", "worst"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
-    hrt = data.hrt[first:last]
-    given = [data.negatives(column, first, last) for column in range(2)]
-    for name, ids in zip(("head_neg", "tail_neg"), given, strict=True):
-        _check_negatives(name, ids, model.num_entities, first)
-    layers = [list(_layers(ids)) for ids in given]
+    """Return greater, equal and number of candidates ``[b, 2]`` of a block of triples."""
     targets = hrt[:, ::2]
     # A negative equal to the positive ties with the positive.
-    itself = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(given)], 1)
-    greater, equal = torch.zeros_like(targets), itself
-    for column, (side, own) in enumerate(zip(SIDES, layers, strict=True)):
-        for layer in own:
+    equal = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(negatives)], 1)
+    greater = torch.zeros_like(targets)
+    for column, (side, ids) in enumerate(zip(SIDES, negatives, strict=True)):
+        for layer in _layers(ids):
             rows = (layer >= 0).any(1).nonzero()[:, 0]
-            lists = {side: layer[rows]}
-            ranks = rank(model, hrt[rows], known=None, sides=(side,), candidate_ids=lists, nan=nan)
+            candidates = {side: layer[rows]}
+            ranks = rank(model, hrt[rows], sides=(side,), candidate_ids=candidates, nan=nan)
             greater[rows, column] += ranks.greater[:, 0]
             equal[rows, column] += ranks.equal[:, 0]
-    sizes = torch.tensor([ids.shape[1] + 1 for ids in given], dtype=torch.int64, device="cpu")
+    sizes = torch.tensor([ids.shape[1] + 1 for ids in negatives], dtype=torch.int64, device="cpu")
     return greater, equal, sizes.expand(len(hrt), 2)
-
-
-def _check_negatives(name: str, ids: Tensor, count: int, first: int) -> None:
-    outside = ((ids < 0) | (ids >= count)).nonzero()
-    if len(outside):
-        row, column = (int(axis) for axis in outside[0])
-        raise ValueError(
-            f"{name}[{first + row}, {column}] must be in 0 .. {count - 1}, as the model has; got "
-            f"{int(ids[row, column])}"
-        )
 
 
 def _layers(ids: Tensor) -> Iterator[Tensor]:
     """Yield rows without repeated ids: the j-th layer has ids that occur more than j times."""
-    ordered = torch.from_numpy(np.sort(ids.numpy(), axis=1))
+    ordered = ids.sort(1).values
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     if bool(is_new.all()):
@@ -311,17 +227,3 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
     before = place - torch.where(is_new, place, 0).cummax(1).values
     for depth in range(int(before.max()) + 1):
         yield torch.where(before == depth, ordered, -1)
-
-
-def _rank_fully(
-    model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
-) -> Ranks:
-    counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
-    for rows, entities in data.groups():
-        ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))
-        part = rank(model, data.hrt[rows], known=known, candidate_ids=ids, nan=nan)
-        for first, own in ((0, part), (3, part.raw)):
-            counts[first, rows], counts[first + 1, rows] = own.greater, own.equal
-            counts[first + 2, rows] = own.num_candidates
-    raw = Ranks(counts[3], counts[4], counts[5], SIDES, data.hrt)
-    return Ranks(counts[0], counts[1], counts[2], SIDES, data.hrt, raw=raw, known=known)
