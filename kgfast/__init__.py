@@ -12,7 +12,7 @@ from warnings import warn
 
 if TYPE_CHECKING:
     from kgfast import datasets, distributed, losses, tables
-    from kgfast.adapters.official_runs import load_official
+    from kgfast.adapters.official import load_official
     from kgfast.environment import info
     from kgfast.eval import (
         AnswersAbove,
@@ -100,7 +100,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adapters.official_runs": ("load_official",),
+    "adapters.official": ("load_official",),
     "environment": ("info",),
     "eval": (
         *("AnswersAbove", "Classification", "Facts", "Index", "Neighbours", "Predictions"),

@@ -12,7 +12,7 @@ from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.export import PLAIN
 from kgfast.adapters.foreign import NamedModel, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
-from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.official import load_official
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
 from kgfast.graph import Names, Vocabulary

@@ -228,9 +228,11 @@ def load(
     from kgfast.training.saved import holds_tables, is_saved
 
     if holds_tables(folder) and not is_saved(folder):
-        from kgfast.adapters.official_runs import load_official
+        from kgfast.adapters.official import load_official
 
-        model = load_official(folder, as_table=as_table)
+        if as_table:
+            raise ValueError(f"{folder}: kgfast convert makes a folder that is read in blocks")
+        model = load_official(folder)
         return loaded_tables(folder, model, (None, None), None, data)
     return load_run(
         folder,

@@ -10,7 +10,7 @@ import kgfast
 from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
-from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.official import load_official
 from support import libkge_files
 from support.commands import error_of, run
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.official import load_official
 from support import official_scores
 from support.libkge_files import Bomb
 
@@ -109,29 +109,6 @@ def test_gamma_of_the_state_wins(tmp_path):
     assert load_official(tmp_path).gamma == GAMMA
 
 
-@pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("files", ["checkpoint", "arrays"])
-def test_entities_may_stay_in_the_file(tmp_path, model, files):
-    write_run(tmp_path, model, checkpoint=files != "arrays", arrays=files != "checkpoint")
-    loaded = load_official(tmp_path, as_table=True)
-    assert kgfast.tables.is_table(loaded.entity)
-    triples = [(h, h % RELATIONS, (h + 2) % ENTITIES) for h in range(ENTITIES)]
-    found = kgfast.rank(loaded, triples, max_memory="4 KiB")
-    expected = kgfast.rank(load_official(tmp_path), triples)
-    assert torch.equal(found.greater, expected.greater)
-
-
-def test_what_cannot_stay_in_the_file(tmp_path):
-    write_run(tmp_path, "TransE", config=arguments("TransE") | {"model": "pRotatE"})
-    with pytest.raises(ValueError, match=r"pRotatE is scored by a function.*without as_table"):
-        load_official(tmp_path, as_table=True)
-    write_run(tmp_path, "TransE")
-    content = torch.load(tmp_path / "checkpoint")
-    torch.save(content, tmp_path / "checkpoint", _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"since torch before 1\.6 wrote it: load the run without"):
-        load_official(tmp_path, as_table=True)
-
-
 def test_a_checkpoint_runs_nothing(tmp_path):
     write_run(tmp_path, "RotatE")
     torch.save({"model_state_dict": Bomb(tmp_path / "ran")}, tmp_path / "checkpoint")
@@ -189,7 +166,7 @@ STATE = state_of("RotatE")
         (without(ROTATE, "hidden_dim"), STATE, r"config\.json: key hidden_dim is missing"),
         (without(ROTATE, "gamma"), STATE, r"config\.json: key gamma is missing"),
         ([], STATE, r"config\.json: not a JSON object"),
-        (ROTATE | {"model": "HAKE"}, STATE, r"model HAKE is not available; known: RotatE, "),
+        (ROTATE | {"model": "HAKE"}, STATE, r"model 'HAKE' is not available; known: RotatE, "),
         (
             ROTATE | {"hidden_dim": 5},
             STATE,

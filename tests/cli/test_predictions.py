@@ -188,7 +188,7 @@ def test_evaluating_relations(trained):
     assert "hits@10" not in grouped
 
 
-@pytest.mark.parametrize("to", ["npy", "safetensors", "official"])
+@pytest.mark.parametrize("to", ["npy", "safetensors"])
 def test_a_folder_of_tables_whole_and_in_blocks(trained, root, tmp_path, to):
     out, data = tmp_path / to, ("--data", root / "ring")
     assert run("export", trained, "--to", to, "--out", out).exit_code == 0
@@ -242,10 +242,12 @@ def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
     out = tmp_path / "official"
     run("export", trained, "--to", "official", "--out", out)
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
-    monkeypatch.setattr("kgfast.adapters.official_runs.load_official", lambda _, as_table: scorer)
+    monkeypatch.setattr("kgfast.adapters.official.load_official", lambda _: scorer)
     result = run("evaluate", out, "--data", root / "ring", "--side", "relation")
     line = result.stderr.splitlines()[-1]
     assert line == "error: print of this BlockScorer scores head, tail, not relation"
+    line = error_of("evaluate", out, "--data", root / "ring", "--max-memory", "8 KiB")
+    assert "kgfast convert makes a folder that is read in blocks" in line
 
 
 def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
