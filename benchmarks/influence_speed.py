@@ -211,7 +211,6 @@ BENCHMARK = Benchmark(
         ("times kgfast's:", "{cpu_seconds_ratio:.1f}"),
         ("values differ by:", "{relative_difference:.0e}"),
     ),
-    head={"goal": {"captum": 5}},
     check=needs_data("each graph"),
     is_right=lambda row: row.get("relative_difference", 0) <= TOLERANCE,
 )

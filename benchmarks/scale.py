@@ -30,11 +30,6 @@ from lib.results import RESULTS
 WIKIDATA = 91_230_610  # entities of WikiKG90Mv2
 SIZES = (1_000_000, 10_000_000, WIKIDATA)
 PIECE = 4 << 30  # bytes of a file that its disk is measured by
-GOALS = {
-    "anonymous_bytes": 1 << 30,
-    "of_binding": 0.8,
-    "processes": 0.9,
-}
 Row = dict[str, Any]
 
 
@@ -210,7 +205,6 @@ BENCHMARK = Benchmark(
         ),
         "sampled": ("As large as ogbl-wikikg2", SAMPLED),
     },
-    head={"goals": GOALS},
     stays=stays,
     order=lambda row: (list(SECTIONS).index(row["section"]), row["entities"]),
     around=tables,

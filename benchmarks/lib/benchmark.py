@@ -85,10 +85,6 @@ class Benchmark:
     tables: Columns | Mapping[str, Titled | list[Titled]] = ()
     section_of: Callable[[Row], str] = lambda row: str(row.get("section", ""))
     check: Callable[[Parser, Options], None] | None = None  # further, of the options
-    # Content of the results file beside the rows, or a function of them.
-    head: Mapping[str, Any] | Callable[[Sequence[Row]], Mapping[str, Any]] = field(
-        default_factory=dict
-    )
     notes: Callable[[Sequence[Row]], Iterable[str]] | None = None  # below the tables
     is_right: Callable[[Row], bool] = lambda row: has_no_fault(row)  # otherwise the exit code is 1
     stays: Callable[[Row, Sequence[Row], Options], bool] | None = None  # a row of the old file
@@ -185,11 +181,10 @@ class Benchmark:
             return
         old = read_rows(options.json) if options.json.exists() else []
         kept = [row for row in old if self._stays(row, rows, options)]
-        head = dict(self.head(rows) if callable(self.head) else self.head)
         both = [*kept, *rows]
         if self.order is not None:
             both.sort(key=self.order)
-        write_json(options.json, head | {"rows": both})
+        write_json(options.json, {"rows": both})
 
     def _stays(self, row: Row, rows: Sequence[Row], options: Options) -> bool:
         if self.stays is not None:

@@ -1,52 +1,159 @@
-"""The pictures of the results: the data that each shows, and its words."""
+"""The pictures of the results: bars on a log scale, kgfast in colour, a value beside every bar."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from lib.bars import (
-    ACCENT,
-    GREYS,
-    GRID,
-    Bar,
-    Panel,
-    Words,
-    draw_panels,
-    grouped,
-    panel,
-    second_ticks,
-    ticks_of,
-)
 from lib.naive import LIBRARIES
 from lib.results import Row, Rows, engine_of, read_rows
 from lib.tables import human_bytes, human_seconds
 
-GPU_BYTES, GPU_COLOUR = 80e9, "#c2410c"
+INK, FAINT, GRID, GREY = "#1f2933", "#6b7785", "#e6eaee", "#d5dbe1"
+ACCENT, LIMIT = "#0b8f6f", "#c2410c"
+GPU_BYTES = 80e9
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.edgecolor": GRID,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "svg.hashsalt": "kgfast",  # equal rows make equal files
+}
+
+
+class Bar(NamedTuple):
+    """One bar; ``~`` before the text of a guess."""
+
+    name: str
+    value: float
+    text: str
+
+
+def draw_panels(
+    path: Path,
+    height: float,
+    words: tuple[str, str, str],
+    panels: Sequence[Callable[[Axes], None]],
+    left_width: float = 1.2,
+) -> None:
+    """Draw two panels side by side, with title, subtitle and footnote; the height is in inches."""
+    title, subtitle, footnote = words
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, 2, figsize=(11.5, height), width_ratios=(left_width, 1))
+        for draw, place in zip(panels, axes, strict=True):
+            draw(place)
+        figure.text(0.02, 1 - 0.18 / height, title, fontsize=15, fontweight="bold", va="top")
+        figure.text(0.02, 1 - 0.52 / height, subtitle, fontsize=9.5, color=FAINT, va="top")
+        figure.text(0.02, 0.12 / height, footnote, fontsize=8, color=FAINT, va="bottom")
+        top, bottom = 1 - 1.22 / height, 0.8 / height
+        figure.subplots_adjust(left=0.082, right=0.985, top=top, bottom=bottom, wspace=0.17)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=160, facecolor="white", metadata=metadata)
+        plt.close(figure)
+
+
+def bars(
+    axes: Axes, title: str, groups: Mapping[str, Sequence[Bar]], text: Callable[[float], str]
+) -> None:
+    """Draw groups of bars; ``text`` writes the ticks."""
+    axes.set_title(title, pad=16)
+    axes.set_xscale("log")
+    labels: dict[float, str] = {}
+    place = 0.0
+    for label, group in groups.items():
+        labels[place + (len(group) - 1) / 2] = label
+        for bar in group:
+            is_ours = bar.name == "kgfast"
+            weight = "bold" if is_ours else "normal"
+            colour = ACCENT if is_ours else GREY
+            hatch = "////" if bar.text.startswith("~") else None
+            drawn = axes.barh(
+                place, bar.value, 0.82, color=colour, hatch=hatch, edgecolor="white", linewidth=0
+            )
+            colour = ACCENT if is_ours else INK
+            axes.bar_label(drawn, [bar.text], padding=5, fontweight=weight, color=colour)
+            axes.annotate(
+                bar.name,
+                (0, place),
+                (6, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                va="center",
+                color="white" if is_ours else INK,
+                fontweight=weight,
+                fontsize=8.5,
+            )
+            place += 1
+        place += 0.7
+    values = [bar.value for group in groups.values() for bar in group]
+    axes.set_xlim(min(values) / 8, 6 * max(values))
+    axes.set_yticks(list(labels), list(labels.values()), fontweight="bold")
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda value, _: text(value))
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+    axes.minorticks_off()
+    axes.tick_params(length=0)
 
 
 def draw_memory(rows: Rows, path: Path) -> None:
     """Draw memory and time of `eval_mem`, one group of bars per dimension."""
     row = max(rows, key=lambda row: int(row["dim"]))
     graph, loops = row["graph"], _loops_over_chunks(rows, path.with_name("cpu-eval-speed.json"))
+    ours, naive = row["kgfast"], row["naive"]
+    official = human_bytes(row["formula"]["official"])
+    title = (
+        f"Filtered ranks at dim {row['dim']} in {human_bytes(ours['bytes'])} and "
+        f"{human_seconds(ours['seconds'])}, by the official formula {official} or "
+        f"~{human_seconds(naive['extrapolated_seconds'])}"
+    )
+    subtitle = (
+        f"Exact ranks, RotatE: {2 * graph['test_triples']:,} queries against "
+        f"{graph['entities']:,} entities ({graph['name']} graph), both sides. {_where(row)}."
+    )
     footnote = (
         f"Grey memory: float32 temporaries of {row['formula']['batch']} queries, by formula "
-        "from each library's source. Green: measured peak beyond the inputs. Log scales."
+        "from each library's source. Green: measured peak beyond the inputs. Log scales.\n"
+        f"Hatched time: extrapolated from one measured batch: {naive['batch']} queries of the "
+        "official formula in plain PyTorch, without the official code's Python filter"
+        + ("; 128 by torch.compile over chunks of rows, unfiltered." if loops else ".")
     )
-    if _has_naive(row):
-        footnote += (
-            f"\nHatched time: extrapolated from one measured batch: {row['naive']['batch']} queries"
-            " of the official formula in plain PyTorch, without the official code's Python filter"
-        )
-        footnote += "; 128 by torch.compile over chunks of rows, unfiltered." if loops else "."
-    words = Words(
-        _headline(row),
-        f"Exact ranks, RotatE: {2 * graph['test_triples']:,} queries against "
-        f"{graph['entities']:,} entities ({graph['name']} graph), both sides. {_where(row)}.",
-        footnote,
-    )
-    panels = lambda axes: _memory_bars(axes, rows), _time_bars(rows, loops)
-    draw_panels(path, 2.15 + 1.1 * len(rows), words, panels)
+    memory, times = {}, {}
+    for row in rows:
+        sizes = [(LIBRARIES[name], row["formula"][name]) for name in LIBRARIES]
+        sizes.append(("kgfast", row["kgfast"]["bytes"]))
+        memory[f"dim {row['dim']}"] = [Bar(name, size, human_bytes(size)) for name, size in sizes]
+        guesses = {"naive": row["naive"]["extrapolated_seconds"]}
+        guesses |= {"torch.compile": loops[row["dim"]]} if row["dim"] in loops else {}
+        group = [Bar(name, value, f"~{human_seconds(value)}") for name, value in guesses.items()]
+        ours = row["kgfast"]["seconds"]
+        times[f"dim {row['dim']}"] = [*group, Bar("kgfast", ours, human_seconds(ours))]
+
+    def draw_bytes(axes: Axes) -> None:
+        bars(axes, "Memory beyond the inputs", memory, human_bytes)
+        axes.axvline(GPU_BYTES, color=LIMIT, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
+        place = (GPU_BYTES, 1.01)
+        transform = axes.get_xaxis_transform()
+        axes.text(*place, "an 80 GB GPU", transform=transform, ha="center", color=LIMIT)
+
+    def draw_times(axes: Axes) -> None:
+        bars(axes, "Time for the whole test set", times, human_seconds)
+
+    words = title, subtitle, footnote
+    draw_panels(path, 2.15 + 1.1 * len(rows), words, (draw_bytes, draw_times))
 
 
 def _loops_over_chunks(rows: Rows, measured: Path) -> dict[int, float]:
@@ -66,70 +173,13 @@ def _loops_over_chunks(rows: Rows, measured: Path) -> dict[int, float]:
     }
 
 
-def _headline(row: Row) -> str:
-    ours = row["kgfast"]
-    memory, naive = human_bytes(ours["bytes"]), human_bytes(row["formula"]["official"])
-    if not _has_naive(row):
-        return f"Filtered ranks at dim {row['dim']} in {memory}, by the official formula {naive}"
-    naive_time = human_seconds(row["naive"]["extrapolated_seconds"])
-    return (
-        f"Filtered ranks at dim {row['dim']} in {memory} and {human_seconds(ours['seconds'])}, "
-        f"by the official formula {naive} or ~{naive_time}"
-    )
-
-
-def _has_naive(row: Row) -> bool:
-    return bool(row["naive"] and row["naive"]["batch"])
-
-
-def _memory_bars(axes: Axes, rows: Rows) -> None:
-    groups = {}
-    for row in rows:
-        sizes = [(LIBRARIES[name], row["formula"][name], GREYS[name]) for name in GREYS]
-        sizes.append(("kgfast", row["kgfast"]["bytes"], ACCENT))
-        groups[f"dim {row['dim']}"] = [
-            Bar(name, size, human_bytes(size), colour) for name, size, colour in sizes
-        ]
-    grouped(axes, "Memory beyond the inputs", groups, pad=16)
-    byte_ticks(axes)
-    low, high = axes.get_xlim()
-    if low < GPU_BYTES < high:
-        axes.axvline(GPU_BYTES, color=GPU_COLOUR, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
-        axes.annotate(
-            "an 80 GB GPU",
-            (GPU_BYTES, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            color=GPU_COLOUR,
-            fontsize=8.5,
-        )
-
-
-def _time_bars(rows: Rows, loops: Mapping[int, float]) -> Panel:
-    groups: dict[str, list[Bar]] = {}
-    for row in rows:
-        group = groups.setdefault(f"dim {row['dim']}", [])
-        if _has_naive(row):
-            estimate = row["naive"]["extrapolated_seconds"]
-            text = f"~{human_seconds(estimate)}"
-            group.append(Bar("naive", estimate, text, GREYS["official"], hatched=True))
-        if estimate := loops.get(row["dim"], 0.0):
-            text = f"~{human_seconds(estimate)}"
-            group.append(Bar("torch.compile", estimate, text, GREYS["pykeen"], hatched=True))
-        ours = row["kgfast"]["seconds"]
-        group.append(Bar("kgfast", ours, human_seconds(ours), ACCENT))
-    return panel("Time for the whole test set", groups, second_ticks, pad=16)
-
-
 def draw_sampled(rows: Rows, path: Path) -> None:
     """Draw the MRR of each model by each protocol of `examples.sampled_vs_exact`, and its time."""
     last = [row for row in rows if row["section"] == "checkpoint" and row["is_last"]]
     timed = [row for row in rows if row["section"] == "seconds"]
     names = [row["protocol"] for row in timed]
     models = dict.fromkeys(row["model"] for row in last)
-    words = Words(
+    words = (
         f"{rows[0]['graph']}: the MRR of {len(models)} models by protocol",
         f"{rows[0]['test_triples']:,} test triples, both sides, {rows[0]['entities']:,} entities. "
         f"{_where(rows[0])}.",
@@ -138,52 +188,28 @@ def draw_sampled(rows: Rows, path: Path) -> None:
     )
 
     def lines(axes: Axes) -> None:
-        axes.set_title("MRR", loc="left", fontweight="bold", pad=10)
-        ends: dict[str, tuple[float, str]] = {}
-        for number, name in enumerate(models):
-            own = {row["protocol"]: row["mrr"] for row in last if row["model"] == name}
-            means = [own[it]["mean"] for it in names]
-            spans = [[abs(own[it]["mean"] - own[it][end]) for it in names] for end in _ENDS]
-            colour = f"C{number}"
-            axes.errorbar(range(len(names)), means, spans, color=colour, linewidth=1.3, capsize=2)
-            ends[name] = means[-1], colour
-        low, high = axes.get_ylim()
-        for name, place in _apart({name: at for name, (at, _) in ends.items()}, high - low).items():
-            axes.annotate(name, (len(names) - 0.9, place), va="center", color=ends[name][1])
+        axes.set_title("MRR", pad=10)
+        for name in models:
+            mrr = {row["protocol"]: row["mrr"] for row in last if row["model"] == name}
+            means = [mrr[it]["mean"] for it in names]
+            spans = [[abs(mrr[it]["mean"] - mrr[it][end]) for it in names] for end in _ENDS]
+            axes.errorbar(range(len(names)), means, spans, linewidth=1.3, capsize=2, label=name)
+        axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.6, 1))
         axes.set_xticks(range(len(names)), [it.replace(" ", "\n", 1) for it in names])
-        axes.set_xlim(-0.3, len(names) - 0.3)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.grid(axis="y")
 
-    bars = {
-        row["protocol"].replace(" ", "\n", 1): [
-            named_bar(
-                "kgfast", row["cpu_seconds"]["median"], human_seconds(row["cpu_seconds"]["median"])
-            )
-        ]
-        for row in timed
-    }
-    draw_panels(path, 4.6, words, (lines, panel("CPU seconds", bars, second_ticks)), left_width=1.6)
+    def times(axes: Axes) -> None:
+        seconds = {row["protocol"]: row["cpu_seconds"]["median"] for row in timed}
+        groups = {
+            name.replace(" ", "\n", 1): [Bar("kgfast", value, human_seconds(value))]
+            for name, value in seconds.items()
+        }
+        bars(axes, "CPU seconds", groups, human_seconds)
+
+    draw_panels(path, 4.6, words, (lines, times), left_width=1.6)
 
 
 _ENDS = ("low", "high")
-
-
-def _apart(places: Mapping[str, float], height: float) -> dict[str, float]:
-    """Move labels up where they would cover the one below."""
-    found: dict[str, float] = {}
-    least = float("-inf")
-    for name, place in sorted(places.items(), key=lambda it: it[1]):
-        found[name] = max(place, least)
-        least = found[name] + 0.05 * height
-    return found
-
-
-def named_bar(name: str, value: float, text: str) -> Bar:
-    """Make a bar whose text begins with ``~`` where its value is a guess."""
-    colour = ACCENT if name == "kgfast" else GREYS["official"]
-    return Bar(name, value, text, colour, hatched=text.startswith("~"))
 
 
 def _where(row: Row) -> str:
@@ -191,13 +217,3 @@ def _where(row: Row) -> str:
     if about["device"] == "cuda":
         return str(about["name"])
     return f"{about['name']}, {about['isa']}, {about['threads']} threads"
-
-
-def byte_ticks(axes: Axes) -> None:
-    """Label ticks without needless decimals: 10.0 GB is 10 GB."""
-
-    def tick(value: float) -> str:
-        number, unit = human_bytes(value).split()
-        return f"{float(number):g} {unit}"
-
-    ticks_of(axes, tick)

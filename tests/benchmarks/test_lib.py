@@ -140,7 +140,7 @@ def test_options_have_a_value_in_earnest_and_in_a_smoke_test(load, tmp_path, cap
 
 
 COUNTS = {
-    "eval_mem": ("--dims", "--batch-size", "--sample"),
+    "eval_mem": ("--dims",),
     "loss_mem": ("--rounds",),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
 }
@@ -150,7 +150,6 @@ REFUSED = [
         for script, names in COUNTS.items()
         for name in names
     ),
-    ("eval_mem", ("--naive-cap", "-1"), "--naive-cap must not be negative"),
     ("eval_mem", ("--plot", "picture.jpeg"), "argument --plot: must end in .png, .svg or .pdf"),
     ("influence_speed", (), "--data names the folder of each graph, or --quick"),
     pytest.param("pykeen_speed", (), "--data names the folder", marks=pytest.mark.slow),

@@ -26,4 +26,3 @@ def test_steps_are_timed_and_put_into_the_page(measured, call, tmp_path):
     assert call("pages.py", "med_rscf", *arguments, "--check").returncode == 0
     assert "| RotatE | 64 x 32, shared | nested |" in page.read_text()
     assert "| RotatE + RSCF | 64 x 8, per row | nested |" in page.read_text()
-    assert "Memory of rotate_med_rscf in training, sub-models [4, 8, 16]" in page.read_text()
