@@ -211,7 +211,7 @@ BENCHMARK = Benchmark(
     },
     tables=PEERS,
     stays=stays,
-    packages=("faiss-cpu", "usearch", "numkong"),
+    packages=("faiss-cpu", "numkong"),
 )
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 
 import kgfast
 
-FAST = ("torch", "faiss Flat", "faiss Panorama", "USearch", "NumKong")
+FAST = ("torch", "faiss Flat", "faiss Panorama", "NumKong")
 SLOW = [pytest.param(it, marks=pytest.mark.slow) for it in ("torch.compile", "KeOps")]
 
 
@@ -59,7 +59,7 @@ def test_the_fastest_way_is_chosen(load, monkeypatch):
 
 @pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
 def test_the_bare_loop_counts_as_the_specification(load, score):
-    bare, bench = load("lib.peers.bare"), load("lib.bench")
+    bare, bench = load("lib.peers.bare"), load("eval_speed")
     generator = torch.Generator().manual_seed(0)
     queries, table = (torch.randn(n, 24, generator=generator) for n in (6, 333))
     work = load("lib.peers.ranks").Work(queries, table, torch.arange(6))

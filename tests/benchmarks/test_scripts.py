@@ -12,11 +12,11 @@ def test_a_tier_of_dot_is_compared_with_none(measured):
     if lacks("int8"):
         pytest.skip(lacks("int8"))
     rows = measured("dot_tiers_speed.py", "--rounds", 2)
-    assert [row["work"] for row in rows] == ["ranks", "ranks", "best"]
+    assert [row["work"] for row in rows] == ["ranks", "best"]
     for row in rows:
         assert row["equal"]
         assert row["seconds"].keys() >= {"none", "int8"}
-    assert rows[2]["seconds"].keys() >= {"none", "int8", "index"}
+    assert rows[1]["seconds"].keys() >= {"none", "int8", "index"}
     assert rows[0]["pairs"]["swept"] == 1
 
 

@@ -3,7 +3,7 @@
 | work | module | peers | options that are tried beforehand, in the same process |
 |---|---|---|---|
 | the best k by dot, l2 or rotate | nearest.py | its own table | its own table |
-| ranks of RotatE | ranks.py | torch, torch.compile, KeOps | rows of a chunk; KeOps has none |
+| ranks of RotatE | ranks.py | torch, torch.compile | rows of a chunk |
 | | ranks.py | PyKEEN's evaluator | queries, rows of a slice |
 | ranks by dot, by the L2 norm | ranks.py | matmul + compare | queries, rows of a chunk; compiled |
 | steps with sampled negatives | steps.py | a tuned formula, eager and compiled | rows of a part |

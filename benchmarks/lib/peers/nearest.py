@@ -6,11 +6,10 @@
 | torch.compile | the same of a compiled block; for `dot` also as a sum of products |
 | faiss Flat | its own loop or BLAS (`distance_compute_blas_threshold`), rows of BLAS's blocks |
 | faiss Panorama | levels and rows of a batch, on the principal axes of the table; turning counts |
-| USearch | exact search of the table in place |
 | NumKong | one product with the table packed in float32, a part for each thread; torch.topk |
 | KeOps | ArgKmin of a symbolic matrix |
 
-faiss, USearch and NumKong have no score of RotatE. All compare float32 scores: among scores closer
+faiss and NumKong have no score of RotatE. All compare float32 scores: among scores closer
 than float32 tells they may choose other rows than kgfast. Inexact indexes are no peers.
 """
 
@@ -219,22 +218,6 @@ def _needs_dot_or_l2(score: str) -> None:
         raise Missing(f"no score {score}")
 
 
-def usearch_exact(table: Tensor, score: str, k: int) -> Ways:
-    """Yield USearch's exact search."""
-    _needs_dot_or_l2(score)
-    with building():
-        from usearch.index import MetricKind
-        from usearch.index import search as nearest
-    metric = MetricKind.IP if score == "dot" else MetricKind.L2sq
-    options = {"exact": True, "threads": torch.get_num_threads()}
-
-    def find(queries: Tensor) -> Ids:
-        keys = nearest(table.numpy(), queries.numpy(), k, metric, **options).keys
-        return torch.from_numpy(keys.astype("int64")).reshape(len(queries), -1)
-
-    yield Way("exact", find)
-
-
 def numkong(table: Tensor, score: str, k: int) -> Ways:
     """Yield NumKong's products with a packed table."""
     _needs_dot_or_l2(score)
@@ -282,7 +265,6 @@ PEERS: dict[str, Maker] = {
     "faiss Panorama": faiss_panorama,
     "torch": by_torch,
     "torch.compile": by_compiled,
-    "USearch": usearch_exact,
     "NumKong": numkong,
     "KeOps": keops,
 }

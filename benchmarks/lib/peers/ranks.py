@@ -1,4 +1,4 @@
-"""Rank counts by torch, torch.compile, KeOps, and PyKEEN's evaluator.
+"""Rank counts by torch, torch.compile, and PyKEEN's evaluator.
 
 All count the same ranks, in float32, as a user would write them: they may differ from kgfast's
 where two scores are closer than float32 tells.
@@ -20,13 +20,12 @@ from lib.peers import (
     Missing,
     building,
     fastest,
-    import_keops,
     quiet,
     rotate_scores,
     silence_pykeen,
 )
 
-Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
+Counts = tuple[Tensor, Tensor]  # greater [B], equal [B]
 Block = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 EAGER_CHUNKS = {"cpu": (2, 4, 8, 16, 32, 64, 256), "cuda": (256, 1024, 4096, 16384)}
 PYKEEN_BATCHES = {"cpu": (8, 32, 64), "cuda": (8, 32)}  # queries; 32 is PyKEEN's default
@@ -253,31 +252,6 @@ def _asked(
             anchors, relations, targets, ids, rows = given
             hidden = places_of_chunks(ids, rows, chunk, len(table))
             yield side, anchors, relations, targets, hidden
-
-
-def keops(work: Work) -> Callable[[], Counts]:
-    """Count greater scores by a symbolic matrix; equal ones would cost every distance again."""
-    LazyTensor = import_keops()
-    dim = work.table.shape[1] // 2
-    own = -rotate_scores(work.queries, work.table[work.targets])
-    ids = torch.arange(len(work.table), device=work.device)
-    q_re, q_im = (LazyTensor(half.contiguous()[:, None]) for half in work.queries.split(dim, 1))
-    c_re, c_im = (LazyTensor(half.contiguous()[None]) for half in work.table.split(dim, 1))
-    threshold, target = (
-        LazyTensor(own[:, None, None]),
-        LazyTensor(work.targets.float()[:, None, None]),
-    )
-    candidate = LazyTensor(ids.float()[None, :, None])
-
-    def run() -> Counts:
-        distance = ((q_re - c_re).square() + (q_im - c_im).square()).sqrt().sum(-1)
-        is_less = 1 - (distance - threshold).step()  # step(0) is 1
-        is_other = (candidate - target).square().sign()
-        return (is_less * is_other).sum(1).flatten().long(), None
-
-    with building():
-        run()
-    return run
 
 
 def evaluated(model: Any, test: Tensor, known: list[Tensor], options: Mapping[str, Any]) -> Any:
