@@ -19,43 +19,17 @@ _NAMES = {"mrr": "MRR"}
 
 
 @contextmanager
-def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[float], None]]:
     """Yield a function that advances the progress bar by a number of queries."""
-    with _bar(progress, label, total) as advance:
-        yield lambda count: advance(count, "")
-
-
-@contextmanager
-def sweep_bar(
-    progress: bool, label: str, total: int, columns: int, row_bytes: int
-) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that advances the bar of a pass over a file by rows and queries.
-
-    Rows that an earlier, killed run has read count no queries: rates are those of this run.
-    """
-    began, done = time.monotonic(), [0, 0]  # start time, bytes, elements
-
-    def rates(rows: int, queries: int) -> str:
-        done[0] += rows * row_bytes if queries else 0
-        done[1] += rows * columns * queries
-        seconds = max(time.monotonic() - began, 1e-9)
-        return f"{done[0] / seconds / 1e6:,.0f} MB/s, {done[1] / seconds / 1e9:,.2f}e9 elements/s"
-
-    with _bar(progress, f"{label} rows", total) as advance:
-        yield lambda rows, queries: advance(rows, rates(rows, queries))
-
-
-@contextmanager
-def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
     if not progress:
-        yield lambda count, text: None
+        yield lambda count: None
         return
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()
+    columns = MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*Progress.get_default_columns()[:-1], *columns) as bar:
-        task = bar.add_task(label, total=total, text="")
-        yield lambda count, text: bar.update(task, advance=count, text=text)
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.update(task, advance=count)
 
 
 class RunBar:

@@ -87,10 +87,10 @@ FORMATS = [
         "index.safetensors: an index of version 9; this kgfast reads 1: make the index",
     ),
     (
-        "partial/call.json",
-        ("", '"format": {}', 1),
+        "partial/pass-0.safetensors",
+        ("format", "{}", 1),
         partial,
-        "call.json: format 9; this kgfast goes on with format 1: choose another folder",
+        "pass-0.safetensors: format '9'; this kgfast goes on with format 1: choose another folder",
     ),
 ]
 

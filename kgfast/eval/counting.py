@@ -65,7 +65,6 @@ class Ranking(Job):
     """
 
     name = "rank"
-    chains = True
     start = CountsSoFar
 
     def __init__(
@@ -89,7 +88,6 @@ class Ranking(Job):
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
-        self.has_batch_size = batch_size is not None
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
         given: dict[Side, Given] = {}
         if allowed.candidate_ids is not None:
@@ -168,18 +166,20 @@ class Ranking(Job):
     def put(self, result: SoFar) -> None:
         """Keep counts; counts on a device wait there, so that the host seldom does."""
         assert isinstance(result, CountsSoFar)
+        if result.counts.device.type == "cpu":
+            group, column = result.section.place
+            self.counts[group][:, :, result.queries.rows, column] = result.counts
+            return
         self._waiting.append(result)
-        is_here = result.counts.device.type == "cpu"
-        if is_here or sum(len(it.queries) for it in self._waiting) >= _WAITING:
-            self.is_done()
+        if sum(len(it.queries) for it in self._waiting) >= _WAITING:
+            self.finish()
 
-    def is_done(self) -> bool:
+    def finish(self) -> None:
         for (group, column), results in groupby(self._waiting, lambda it: it.section.place):
             rows, counts = zip(*((it.queries.rows, it.counts) for it in results), strict=True)
             # The host waits for all batches of a section at once.
             self.counts[group][:, :, torch.cat(rows), column] = torch.cat(counts, 2).cpu()
         self._waiting.clear()
-        return True
 
     def join(self, shares: Any) -> None:
         """Add the counts of all processes; relations were counted by each."""

@@ -152,7 +152,6 @@ class FactSearch(Job):
 
     name = "top_facts"
     grows = True
-    has_batch_size = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ candidates is stored in any size: its function is called once.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +32,8 @@ class Scored(CandidateSource):
         self,
         scorers: Sequence[BlockScorer],
         side: Side,
-        ids: Tensor | None = None,
-        *,
-        allows_nan: bool = False,
+        ids: Tensor | None,
+        allows_nan: bool,
     ) -> None:
         self.scorers, self.side = scorers, side
         scorer = self.scorer = scorers[0]
@@ -56,10 +56,8 @@ class Scored(CandidateSource):
             scores.append(of_crop)
         queries.target_scores = torch.stack(scores)
 
-    def blocks(
-        self, parts: Sequence[Queries], first: int
-    ) -> AbstractContextManager[Iterator[Block]]:
-        ids = self.ids_of(parts[0])
+    def blocks(self, results: Sequence[Any], first: int) -> AbstractContextManager[Iterator[Block]]:
+        ids = self.ids_of(results[0].queries)
         count = self.num_rows if ids is None else len(ids)
         numbers = range(-(-count // self.scorer.block))
         return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given
+from kgfast.eval.candidates import Given, ListedIds
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
@@ -27,9 +27,14 @@ class JobSection:
     given: Given = None  # candidates, as the caller gave them
     place: tuple[int, int] = (0, 0)  # group of crops and column in the results
 
+    @property
+    def has_lists(self) -> bool:
+        """Return whether each query has candidates of its own."""
+        return isinstance(self.given, ListedIds)
+
 
 class SoFar(ABC):
-    """Results of some queries over the blocks so far."""
+    """Results of some queries over the blocks so far; ``partial=`` saves and restores ``state``."""
 
     section: JobSection
     queries: Queries
@@ -37,7 +42,6 @@ class SoFar(ABC):
 
     @property
     def state(self) -> list[Tensor]:
-        """Results so far, which ``partial=`` saves; empty for calls without it."""
         return []
 
     def restore(self, state: list[Tensor]) -> None:  # noqa: B027 - a hook
@@ -57,19 +61,15 @@ class SoFar(ABC):
 class Job(ABC):
     """Checked arguments of a call: what is asked of which queries, and how results join.
 
-    ``name`` names the call, in errors and in files of ``partial=``. If ``chains``, a pass over a
-    file serves queries of several sections. If ``grows``, a pass of ``partial=`` in memory is the
-    whole call.
+    ``name`` names the call in errors. If ``grows``, the state of the last pass holds all results.
     """
 
     name: str
-    chains = False
     grows = False
     model: Any
     known: KnownTriples | None
     names: Names
     batch_size: int
-    has_batch_size: bool  # False for the default, of which a table in a file takes several
     sides: tuple[Side, ...]
     sections: list[JobSection]
     allows_nan = False
@@ -124,9 +124,8 @@ class Job(ABC):
     def join(self, shares: Any) -> None:  # noqa: B027 - a hook
         """Merge in the results of processes that served other queries."""
 
-    def is_done(self) -> bool:
-        """Return False if all passes have to be made again."""
-        return True
+    def finish(self) -> None:  # noqa: B027 - a hook
+        """Wait for results, after the last pass."""
 
 
 def names_in_words(names: Names) -> str:

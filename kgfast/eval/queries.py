@@ -131,15 +131,9 @@ def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
 
 def within(known: Known, first: int, last: int) -> Known:
     """Return the known answers among rows ``first .. last - 1``, counted from ``first``."""
-    found = among_rows(known, first, last)
-    return Known(found.indptr, found.indices - first)
-
-
-def among_rows(known: Known | Lists, first: int, last: int) -> Known:
-    """Return the ids of each query among rows ``first .. last - 1``, as CSR."""
     inside = (known.indices >= first) & (known.indices < last)
     before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], known.indices[inside])
+    return Known(before[known.indptr], known.indices[inside] - first)
 
 
 def among(known: Known, ids: Tensor) -> Known:

@@ -117,9 +117,9 @@ def rank(
         :class:`kgfast.tables.Table`: one pass over the file serves as many queries as fit. The
         default is a quarter of free memory. Tensors in memory take no limit.
     partial : path, optional
-        A folder that saves the counts after each range of rows of such a table. If the call is
-        killed, the same call resumes from there, with the same integers. One process at a time uses
-        the folder. If rows of the table have changed since the call began, an error names the rows.
+        A folder that saves the counts so far: after each batch, and after ranges of rows of a
+        table. If the call is killed, the same call resumes from there, with the same integers. One
+        process at a time uses the folder. A model or table that has changed is an error.
     index : Index, optional
         The packed tables of the model, which speed up calls with few triples.
     progress : bool
@@ -157,11 +157,6 @@ def rank(
             triples = triples.test
         options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
         call = Call(model, "ranking", steps, partial=partial, **options)
-        if partial is not None and call.table is None and steps is None:
-            raise ValueError(
-                "partial: rank() takes a folder only for models with a kgfast.tables.Table of "
-                "entities: tensors are read in place, within 64 MiB"
-            )
         allowed, more = Allowed(known, candidate_ids), (nan, vocabulary)
         job = Ranking(call.model, triples, sides, allowed, dims, batch_size, more)
         call.run(job)

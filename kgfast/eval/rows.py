@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -52,112 +52,65 @@ def own_reader(model: Any) -> "RowReader":
             "the triples, outside of kgfast.distributed.processes()"
         )
     entity = getattr(model, "entity", None)
-    if entity is None:
-        raise TypeError(f"{type(model).__name__} must have entity, its table of entities")
-    if not isinstance(entity, Tensor) and not hasattr(model, "with_entity"):
+    if entity is None or not hasattr(model, "with_entity"):
         raise TypeError(
-            f"{type(model).__name__} must have with_entity(rows), the same model of some of its "
-            f"entities, to be ranked in parts"
+            f"{type(model).__name__} must have entity, its table of entities, and "
+            "with_entity(rows), the same model of some of its entities, to be ranked in parts"
         )
     if isinstance(entity, Shard):
-        return RowReader.of_part(entity, entity.start, entity.stop)
-    whole = entity if isinstance(entity, Tensor) else as_rows(entity)
-    return RowReader.of_part(whole, 0, int(model.num_entities))
+        return RowReader.of(entity, entity.start, entity.stop)
+    table = TensorTable(entity.resolve_neg()) if isinstance(entity, Tensor) else as_rows(entity)
+    return RowReader.of(table, 0, len(table))
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Rows ``start .. stop - 1`` of a model's entities, in blocks of ``block_rows``.
+    """Rows ``start .. stop - 1`` of a table of entities, in blocks of ``block_rows``.
 
-    ``gives_back`` lets the system forget pages that were read. ``in_place`` means that rows lie in
-    memory, in one block.
+    ``gives_back`` lets the system forget pages that were read.
     """
 
-    entity: Any
+    table: Rows
     start: int
     stop: int
     block_rows: int
     gives_back: bool = False
-    in_place: bool = False
 
     @classmethod
-    def of_part(cls, entity: Any, start: int, stop: int) -> "RowReader":
-        """Read a range of rows of a tensor, a table or a shard, whatever memory is free."""
-        held = entity.held if isinstance(entity, Shard) else entity
-        block_rows = max(1, PART_BYTES // (entity.shape[1] * entity.dtype.itemsize))
-        in_place = isinstance(held, Tensor | TensorTable)
-        return cls(entity, start, stop, block_rows, in_place=in_place)
-
-    def in_blocks(self, most: int) -> "RowReader":
-        """Return a reader of the rows, also rows in memory, in blocks of at most ``most`` bytes."""
-        entity = TensorTable(self.entity) if isinstance(self.entity, Tensor) else self.entity
-        block_rows = min(self.block_rows, max(1, most // max(1, entity.row_bytes)))
-        return replace(self, entity=entity, block_rows=block_rows, in_place=False)
-
-    @property
-    def table(self) -> Rows | None:
-        """Table of the rows; None for a tensor, whose model has all rows."""
-        return None if isinstance(self.entity, Tensor) else self.entity
-
-    @property
-    def is_part(self) -> bool:
-        """True if candidates are a shard or a range of a table."""
-        return isinstance(self.entity, Shard) or not self.is_whole
+    def of(cls, table: Rows, start: int, stop: int) -> "RowReader":
+        """Read a range of rows, whatever memory is free."""
+        return cls(table, start, stop, max(1, PART_BYTES // max(1, table.row_bytes)))
 
     @property
     def is_whole(self) -> bool:
         """True if all rows of the table are candidates."""
-        return (self.start, self.stop) == (0, self.num_rows)
+        return (self.start, self.stop) == (0, len(self.table))
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the rows that are handed out."""
-        return torch.device(self.entity.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.entity.dtype
-        return dtype
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the whole table."""
-        return int(self.entity.shape[0])
-
-    @property
-    def width(self) -> int:
-        """Number of columns of a row."""
-        return int(self.entity.shape[1])
+    @cached_property
+    def in_place(self) -> bool:
+        """True if rows lie in memory, in one block."""
+        held = self.table.held if isinstance(self.table, Shard) else self.table
+        return isinstance(held, TensorTable)
 
     def holds(self, ids: Tensor) -> Tensor:
         """Return a mask of the ids that are among the rows."""
         return (ids >= self.start) & (ids < self.stop)
 
-    def rows(self, ids: Tensor) -> Tensor | None:
-        """Return rows by ids of the whole table; None for a tensor."""
-        return None if self.table is None else self.table.rows(ids)
-
     def blocks(
         self, first: int, is_needed: Callable[[int, int], bool]
     ) -> AbstractContextManager[Iterator[RowBlock]]:
         """Open the needed blocks from row ``first`` on, in order."""
-        table = self.table
-        if table is None or self.in_place:
-            own = self._in_place
-            return nullcontext(iter([own] if is_needed(own.start, own.stop) else []))
-        ranges = [span for span in self.ranges(first) if is_needed(*span)]
-        return prefetched(table, ranges, gives_back=self.gives_back)
-
-    def ranges(self, first: int = 0) -> list[tuple[int, int]]:
-        """Return the ranges of blocks from row ``first`` on, in order."""
+        if self.in_place:
+            needed = first < self.stop and is_needed(self.start, self.stop)
+            return nullcontext(iter([self._block] if needed else []))
         starts = range(max(first, self.start), self.stop, self.block_rows)
-        return [(it, min(it + self.block_rows, self.stop)) for it in starts]
+        ranges = [(start, min(start + self.block_rows, self.stop)) for start in starts]
+        ranges = [span for span in ranges if is_needed(*span)]
+        return prefetched(self.table, ranges, gives_back=self.gives_back)
 
     @cached_property
-    def _in_place(self) -> RowBlock:
-        start, stop = self.start, self.stop
-        rows = self.entity[start:stop] if self.table is None else self.table.block(start, stop)
-        return RowBlock(rows, start, stop)
+    def _block(self) -> RowBlock:
+        return RowBlock(self.table.block(self.start, self.stop), self.start, self.stop)
 
 
 class LocalModel:

@@ -56,7 +56,6 @@ class Search(Job):
         side, self.argument, self.anchors, self.others = _queries_of(model, asked, self.names)
         count = len(self.anchors)
         self.batch_size = checked_batch_size(batch_size, model, count)
-        self.has_batch_size = batch_size is not None
         candidates = None
         if allowed.candidate_ids is not None:
             every = allowed.candidate_ids, (side,), count, model, self.names

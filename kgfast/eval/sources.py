@@ -16,8 +16,8 @@ from kgfast.eval.index import Index
 from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import CPU, Queries
 from kgfast.graph.ids import INT64_MAX
-from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
+from kgfast.kernels.checks import Checks, NonFiniteError
+from kgfast.kernels.operands import Above, Counts, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
@@ -33,40 +33,20 @@ def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
 
 
 class CandidateSource(ABC):
-    """Candidates of one side, for the crops that share a sweep.
-
-    Attributes
-    ----------
-    device : torch.device
-        Device of queries and candidates.
-    num_rows : int
-        Rows of the whole table.
-    sorted_ids : Tensor or None
-        The only candidates of queries without ids of their own.
-    is_whole : bool
-        True if one block holds all candidates, so that results need no merging.
-    has_lists : bool
-        True if each query may have a list of candidates; else a pass serves one list.
-    batch_size : int
-        Maximal number of queries of a pass.
-    span : (int, int) or None
-        The rows of this process or range; None for all rows.
-    home : torch.device
-        Device of ids and results.
-    """
+    """Candidates of one side, for the crops that share a sweep."""
 
     model: Any
     side: Side
-    device: torch.device
-    num_rows: int
+    device: torch.device  # device of queries and candidates
+    num_rows: int  # rows of the whole table
     num_crops: int
     allows_nan: bool
-    sorted_ids: Tensor | None = None
-    is_whole: bool = False
-    has_lists: bool = True
-    batch_size: int = INT64_MAX
-    span: tuple[int, int] | None = None
-    home: torch.device = CPU
+    sorted_ids: Tensor | None = None  # the only candidates of queries without ids of their own
+    is_whole: bool = False  # one block holds all candidates: results need no merging
+    has_lists: bool = True  # each query may have a list; else a pass serves one list
+    batch_size: int = INT64_MAX  # maximal number of queries of a pass
+    span: tuple[int, int] | None = None  # the rows of this process or range; None: all rows
+    home: torch.device = CPU  # device of ids and results
 
     @property
     def num_candidates(self) -> int:
@@ -86,8 +66,11 @@ class CandidateSource(ABC):
         """Make the vectors of queries and score the targets, as far as blocks need them."""
 
     @abstractmethod
-    def blocks(self, parts: Sequence[Queries], first: int) -> AbstractContextManager[Iterator[Any]]:
-        """Open the blocks from row ``first`` on that hold candidates of any part, in order."""
+    def blocks(self, results: Sequence[Any], first: int) -> AbstractContextManager[Iterator[Any]]:
+        """Open the blocks from row ``first`` on that hold candidates of any result, in order.
+
+        Results (:class:`kgfast.eval.job.SoFar`) may have other sources of the same rows.
+        """
 
     @abstractmethod
     def counts(self, queries: Queries, block: Any) -> Counts | None:
@@ -118,15 +101,17 @@ class Located(NamedTuple):
     """Candidates of a block, and what an operator takes besides, as places in the block."""
 
     operands: Operands
-    targets: Tensor | None
-    known: Known | None
+    targets: Any
+    known: Any
     lists: Lists | None
 
 
 class Swept(CandidateSource):
     """Source with scores from a sweep over queries and rows of a table."""
 
-    def __init__(self, model: Any, side: Side, crops: Crops, *, allows_nan: bool = False) -> None:
+    checks: Checks
+
+    def __init__(self, model: Any, side: Side, crops: Crops, allows_nan: bool) -> None:
         self.model, self.side, self.allows_nan = model, side, allows_nan
         self.num_crops = len(crops)
         # Queries and candidates of several crops are made for the whole model.
@@ -154,11 +139,7 @@ class Swept(CandidateSource):
             here = self._located(queries, block)
             if here is None:
                 return None
-            operands, targets, known, lists = here
-            assert targets is not None
-            assert known is not None
-            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
-            given = operands, targets, known, checks, lists
+            given = here.operands, here.targets, here.known, self.checks, here.lists
             return run.rank_counts(*given, queries.target_scores)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
@@ -168,8 +149,7 @@ class Swept(CandidateSource):
             here = self._located(queries, block)
             if here is None:
                 return None
-            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
-            scores, ids = run.topk(here.operands, k, here.known, checks, here.lists)
+            scores, ids = run.topk(here.operands, k, here.known, self.checks, here.lists)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
         if self.dims is not None:
@@ -183,9 +163,8 @@ class Swept(CandidateSource):
             here = self._located(queries, block)
             if here is None:
                 return None
-            operands, _, known, lists = here
-            checks = run.checks_for(self.device, allows_nan=self.allows_nan)
-            answers = run.above(operands, thresholds, known, checks, most, lists)
+            given = here.known, self.checks, most, here.lists
+            answers = run.above(here.operands, thresholds, *given)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
         if isinstance(answers, int):
@@ -196,24 +175,24 @@ class Swept(CandidateSource):
 class InMemory(Swept):
     """Candidates of a model in memory: one block that is read in place.
 
-    ``ids`` are the only candidates, in any order, on any device. Another side's candidates that
-    were ``made`` serve here, too, if they are those of the same table.
+    ``ids`` are the only candidates, in any order, on any device. Candidates of ``other``, another
+    side, serve here, too, if they are those of the same table.
     """
 
     is_whole = True
+    prepared: Prepared
 
     def __init__(
         self,
         model: Any,
         side: Side,
         crops: Crops,
-        ids: Tensor | None = None,
-        *,
-        allows_nan: bool = False,
+        ids: Tensor | None,
+        allows_nan: bool,
         index: Index | None = None,
-        made: Prepared | None = None,
+        other: "InMemory | None" = None,
     ) -> None:
-        super().__init__(model, side, crops, allows_nan=allows_nan)
+        super().__init__(model, side, crops, allows_nan)
         candidates = candidates_at(model, side, self.dim)
         panels, is_plain = None, candidates.bias is None and candidates.factor is None
         is_plain = is_plain and ids is None and self.dims is None
@@ -222,8 +201,8 @@ class InMemory(Swept):
             stored = index.prepared(candidates, model.score)
             prepared = stored if is_plain else None
             panels = None if stored is None else stored.panels
-        elif made is not None and is_plain and made.table is candidates.table:
-            prepared = made
+        elif other is not None and is_plain and other.prepared.table is candidates.table:
+            prepared, self.checks = other.prepared, other.checks
         if prepared is None:
             given = model, candidates, ids, self.dims
             prepared = prepared_candidates(*given, allows_nan=allows_nan, panels=panels)
@@ -231,6 +210,8 @@ class InMemory(Swept):
         self.sorted_ids = prepared.sorted_ids
         self.device = self.home = prepared.table.device
         self.num_rows = len(prepared.table)
+        if not hasattr(self, "checks"):
+            self.checks = run.checks_for(self.device, allows_nan=allows_nan)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; the sweep scores the targets."""
@@ -238,7 +219,7 @@ class InMemory(Swept):
         queries.vectors = evaluated_queries(self.model, *given, self.side, self.dim)
 
     def blocks(
-        self, parts: Sequence[Queries], first: int
+        self, results: Sequence[Any], first: int
     ) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
 

@@ -9,15 +9,19 @@ from torch import Tensor
 
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.counting import Ranking
-from kgfast.eval.driver import Call, fingerprint_of
+from kgfast.eval.driver import Call
+from kgfast.eval.preparation import tensors_of
 from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
-from kgfast.eval.rows import own_reader
+from kgfast.eval.rows import RowReader, own_reader
 from kgfast.graph import KnownTriples, TriplesLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.processes.shares import check_cover
+from kgfast.storage import Fingerprint
 from kgfast.text import shown
+
+_SAMPLE = 64  # rows of a table that stand for all
 
 
 @dataclass(frozen=True)
@@ -108,29 +112,32 @@ def count_range(
     >>> merge(parts).side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    whole = own_reader(model)
-    if not whole.is_whole:
+    reader = own_reader(model)
+    total = len(reader.table)
+    if not reader.is_whole:
         raise ValueError(
-            f"model: its shard holds rows {whole.start} .. {whole.stop - 1} of {whole.num_rows}; "
+            f"model: its shard holds rows {reader.start} .. {reader.stop - 1} of {total}; "
             "count_range needs the rows of all queries and targets (kgfast.rank within "
             "kgfast.distributed.processes() does not)"
         )
-    if not 0 <= start <= stop <= whole.num_rows:
+    if not 0 <= start <= stop <= total:
         raise ValueError(
-            f"start, stop must be a range within 0 .. {whole.num_rows}; got {shown(start)}, "
-            f"{shown(stop)}"
+            f"start, stop must be a range within 0 .. {total}; got {shown(start)}, {shown(stop)}"
         )
     if not set(sides) <= set(SIDES):
         raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
     job = Ranking(
         model, triples, sides, Allowed(known, candidate_ids), dims, batch_size, (nan, None)
     )
-    Call(model, "").run_range(job, start, stop)
+    Call(model, "").run_range(job, RowReader.of(reader.table, start, stop))
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], job.hrt.clone()
-    found = fingerprint_of(model, whole)
-    found.add(job.facts)
-    return RangeCounts(start, stop, whole.num_rows, counts, hrt, job.sides, found.text())
+    digest, few = Fingerprint(), min(_SAMPLE, total)
+    ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
+    digest.add(type(model).__name__, job.model.score, job.facts, reader.table.rows(ids))
+    entity = getattr(model, "entity", None)
+    digest.add_each(tensor for tensor in tensors_of(model) if tensor is not entity)
+    return RangeCounts(start, stop, total, counts, hrt, job.sides, digest.text())
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:

@@ -39,9 +39,9 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
     query for relations two rows. Best answers send ``16 k`` bytes more from each process, answers
     above a threshold go to every process.
 
-    ``partial`` is a folder with a subfolder for each process. ``max_memory`` and ``index`` are
-    refused. ``batch_size`` is the number of queries between two steps of the processes, and a
-    progress bar is shown by process 0. An error in one process is raised in all.
+    ``partial``, ``max_memory`` and ``index`` are refused. ``batch_size`` is the number of queries
+    between two steps of the processes, eight times as many for shards in files. A progress bar is
+    shown by process 0. An error in one process is raised in all.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Shares:
     def of(cls, steps: Processes, reader: RowReader, facts: dict[str, str]) -> Self:
         """Agree with all processes on the call; form shares that hold each row once."""
         spans = steps.agree(facts, [reader.start, reader.stop])
-        shares = shares_of([(start, stop) for start, stop in spans], reader.num_rows)
+        shares = shares_of([(start, stop) for start, stop in spans], len(reader.table))
         share = next(i for i, ranks in enumerate(shares) if steps.rank in ranks)
         everyone = steps.group([range(steps.size)])
         group = everyone if len(shares) == 1 else steps.group(shares)
@@ -137,10 +137,6 @@ class Shares:
         missing = -len(batches) % self.num_shares
         empty = [batches[0].part(slice(0, 0))] * missing
         return [*batches, *empty][self.share :: self.num_shares]
-
-    def all_say(self, claim: bool) -> bool:
-        """Return True if a claim holds in all processes of the share."""
-        return not self._sum(int(not claim), self.group)
 
     def together(self, work: Callable[[], Made]) -> Made:
         """Return the result of work that all processes do at once, each on its own rows."""
@@ -159,12 +155,12 @@ class Shares:
             if queries.lists is None:
                 queries.target_scores = here
             else:
-                queries.target_rows = here.to(self.reader.dtype)
+                queries.target_rows = here.to(self.reader.table.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows by distinct ids, sent by the processes that hold them."""
         held = self.together(lambda: _held_rows(ids, self.reader))
-        return self._combined(held).to(self.reader.device, self.reader.dtype)
+        return self._combined(held).to(self.reader.table.device, self.reader.table.dtype)
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the tensors of the share's processes, of one shape, by rank."""
@@ -199,7 +195,7 @@ class Shares:
 def _vectors(queries: Queries, source: Any) -> Tensor:
     """Return checked queries for anchors of this process, and zeros for others, ``[B, F]``."""
     assert isinstance(source, InRows)
-    dtype = torch.float64 if source.reader.dtype == torch.float64 else torch.float32
+    dtype = _wide(source.reader)
     vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
     here = source.reader.holds(queries.anchors)
     if bool(here.any()):
@@ -230,12 +226,15 @@ def _of_targets(queries: Queries, source: Any) -> Tensor:
 
 def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
     """Return the rows of this process and zeros for others, float32 or float64."""
-    dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
-    rows, here = torch.zeros((len(ids), reader.width), dtype=dtype, device=CPU), reader.holds(ids)
+    here, shape, dtype = reader.holds(ids), (len(ids), reader.table.shape[1]), _wide(reader)
+    rows = torch.zeros(shape, dtype=dtype, device=CPU)
     if bool(here.any()):
-        own = reader.rows(ids[here])
-        rows[here] = (reader.entity[ids[here]] if own is None else own).to(CPU, dtype)
+        rows[here] = reader.table.rows(ids[here]).to(CPU, dtype)
     return rows
+
+
+def _wide(reader: RowReader) -> torch.dtype:
+    return torch.float64 if reader.table.dtype == torch.float64 else torch.float32
 
 
 def shares_of(spans: Spans, total: int) -> list[list[int]]:
@@ -285,8 +284,8 @@ def facts_of(model: Any, reader: RowReader) -> dict[str, str]:
     ]
     return {
         "the model": f"{type(model).__name__} of score {model.score}",
-        "the shape of the entity table": f"[{reader.num_rows}, {reader.width}]",
-        "the dtype of the entity table": str(reader.dtype).removeprefix("torch."),
+        "the shape of the entity table": str(list(reader.table.shape)),
+        "the dtype of the entity table": str(reader.table.dtype).removeprefix("torch."),
         "the number of relations": str(model.num_relations),
         "the relations and other parameters": digest(*others),
     }

@@ -1,6 +1,5 @@
-"""A pass over a file that is stopped, or killed, and goes on."""
+"""Calls with ``partial=`` that are stopped, or killed, and go on."""
 
-import json
 import os
 import shutil
 
@@ -14,33 +13,66 @@ from kgfast import tables
 from kgfast.eval import partial, rows
 from support.engines import assert_same
 from support.forked import printed_by
-from support.partial import ask, stop_after
 from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
+
+ANOTHER = "is of another call"
+FEW = torch.arange(30)
+
+
+def stop_after(patch, count):
+    """Let a call end, as if it was killed, when it has saved so many times."""
+    save, kept = partial.Partial.save, []
+
+    def stopped(self, *args):
+        if len(kept) == count:
+            raise KeyboardInterrupt
+        kept.append(args)
+        save(self, *args)
+
+    patch.setattr(partial.Partial, "save", stopped)
+    return kept
+
+
+def ask(kind, model, **options):
+    """Return the tensors that a call of each front finds."""
+    options = {"known": KNOWN} | options
+    if kind == "rank":
+        found = kgfast.rank(model, TRIPLES, **options)
+        return [it for own in (found, found.raw) for it in (own.greater, own.equal)]
+    if kind == "topk":
+        asked = {"heads": TRIPLES[:, 0], "relations": TRIPLES[:, 1], "k": 4}
+        found = kgfast.topk(model, **asked | options)
+        return [found.ids, found.scores]
+    found = kgfast.top_facts(model, **{"k": 70, "tails": list(range(0, N, 2))} | options)
+    return [found.triples, found.scores]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("where", ["file", "memory"])
 @pytest.mark.parametrize("kind", ["rank", "topk", "facts"])
-def test_each_front_goes_on_where_it_was_stopped(tmp_path, monkeypatch, kind, count, dtype):
+def test_each_front_goes_on_where_it_was_stopped(tmp_path, monkeypatch, kind, where, count, dtype):
     model = MODELS["distmult"](N, R, D, 0).to(dtype)
     model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()  # ties
-    stored, expected = in_file(model, tmp_path), ask(kind, model)
-    # 244 queries for facts, of which two are a pass
-    memory = 2 * SMALL if kind == "facts" else SMALL
-    files = {"max_memory": memory, "partial": tmp_path / "kept"}
-    with monkeypatch.context() as patch:
-        kept = stop_after(patch, count)
-        with pytest.raises(KeyboardInterrupt):
-            ask(kind, stored, **files)
-    assert len(kept) == count
-    for _ in range(2):  # goes on; and reads what is finished, with its dtype
-        assert_same(ask(kind, stored, **files | {"max_memory": "1GiB"}), expected)
-    assert len(list((tmp_path / "kept").glob("pass-*.safetensors"))) > 2
-    others = {"rank": {}, "topk": {"k": 5}, "facts": {"heads": [1]}}[kind]
-    for change in ({"known": None}, others):
-        with pytest.raises(ValueError, match="is of another call"):
-            ask(kind, stored, **files | change) if change else ask("topk", stored, **files)
+    expected = ask(kind, model)
+    first, again = {"batch_size": 5}, {"batch_size": 9}
+    if where == "file":
+        model = in_file(model, tmp_path)
+        # 244 queries for facts, of which two are a pass
+        first, again = {"max_memory": 2 * SMALL if kind == "facts" else SMALL}, {}
+    folder, counts = tmp_path / "kept", []
+    for last, options in ((count, first), (999, again), (999, again)):
+        with monkeypatch.context() as patch:
+            kept = stop_after(patch, last)
+            if last == count:
+                with pytest.raises(KeyboardInterrupt):
+                    ask(kind, model, **options, partial=folder)
+            else:
+                assert_same(ask(kind, model, **options, partial=folder), expected)
+            counts.append(len(kept))
+    assert counts[1] > 0
+    assert counts[2] == 0, "what is finished is not computed again"
 
 
 def test_what_is_finished_is_not_read_again(tmp_path, monkeypatch):
@@ -63,37 +95,66 @@ def test_what_is_finished_is_not_read_again(tmp_path, monkeypatch):
     first_rows = sum(read)
     read.clear()
     same(kgfast.rank(stored, TRIPLES, **options), found)
-    assert not read, "what is finished is not read again"
-    whole = tmp_path / "whole"
-    kgfast.rank(stored, TRIPLES, **options | {"partial": whole})
+    assert not read
+    kgfast.rank(stored, TRIPLES, **options | {"partial": tmp_path / "whole"})
     assert first_rows < sum(read)
 
 
-@pytest.mark.parametrize(
-    "change", ["table", "triples", "known", "sides", "dims", "candidates", "relation", "nan"]
-)
-def test_the_folder_of_another_call_is_an_error(tmp_path, change):
-    _, stored = rotate(tmp_path)
-    options = {"known": KNOWN, "partial": tmp_path / "ranks", "max_memory": SMALL}
-    kgfast.rank(stored, TRIPLES, **options)
-    triples = TRIPLES
-    if change == "table":
+class Doubled(kgfast.DistMult):
+    """A model that holds more than tensors."""
+
+    by = stretch = 1.0
+
+    def _queries(self, *asked):
+        return super()._queries(*asked) * self.by
+
+    def candidates(self, side, dims=None):
+        return kgfast.Candidates(self.entity * self.stretch)
+
+
+CHANGES = {
+    "rank": [
+        *({"sides": ("tail",)}, {"dims": 3}, {"candidate_ids": FEW}, {"nan": "worst"}),
+        {"candidate_ids": kgfast.TypeConstraints.from_triples(TRIPLES)},
+    ],
+    "topk": [{"heads": 1}, {"candidate_ids": FEW}, {"k": 3}, {"dims": 3}],
+    "facts": [{"heads": FEW}, {"relations": [0]}, {"tails": FEW}, {"k": 3}],
+}
+
+
+@pytest.mark.parametrize("where", ["file", "tensor", "memory"])
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_folder_of_another_call_is_an_error(tmp_path, kind, where):
+    model = Doubled.init(N, R, D, seed=0)
+    if where != "memory":
+        model = kgfast.DistMult(model.entity, model.relation)
+    stored = model if where == "memory" else in_file(model, tmp_path)
+    if where == "tensor":
+        stored = model.with_entity(tables.open(model.entity.detach()))
+    options = {"partial": tmp_path / "kept"}
+    expected = ask(kind, stored, **options)
+    for change in ({"known": None}, *CHANGES[kind]):
+        with pytest.raises(ValueError, match=ANOTHER):
+            ask(kind, stored, **options | change)
+    tensors = (
+        [stored.relation.data] if where == "file" else [stored.relation.data, model.entity.data]
+    )
+    for tensor in tensors:
+        before, tensor[-1, -1] = tensor[-1, -1].clone(), 7
+        with pytest.raises(ValueError, match=ANOTHER):
+            ask(kind, stored, **options)
+        tensor[-1, -1] = before
+    for name in ("by", "stretch") if where == "memory" else ():
+        setattr(model, name, 3.0)
+        with pytest.raises(ValueError, match=ANOTHER):
+            ask(kind, model, **options)
+        setattr(model, name, 1.0)
+    assert_same(ask(kind, stored, **options), expected)
+    if where == "file":
         os.utime(tmp_path / "e.npy", ns=(1, 1))
-        stored = stored.with_entity(tables.open(tmp_path / "e.npy"))
-    elif change == "triples":
-        triples = TRIPLES[1:]
-    elif change == "relation":
-        stored.relation.data[0, 0] += 1
-    else:
-        options |= {
-            "known": {"known": None},
-            "sides": {"sides": ("tail",)},
-            "dims": {"dims": 3},
-            "candidates": {"candidate_ids": torch.arange(30)},
-            "nan": {"nan": "worst"},
-        }[change]
-    with pytest.raises(ValueError, match="is of another call"):
-        kgfast.rank(stored, triples, **options)
+        again = stored.with_entity(tables.open(tmp_path / "e.npy"))
+        with pytest.raises(ValueError, match=ANOTHER):
+            ask(kind, again, **options)
 
 
 @pytest.mark.parametrize("how", ["by the table", "by another"])
@@ -112,7 +173,7 @@ def test_a_file_that_is_written_to_in_a_pass_is_named(tmp_path, monkeypatch, how
             table.update(torch.tensor([60]), model.entity.detach()[:1])
 
     said = {
-        "by the table": r"FileTable\(e\.npy.*was written to while rows \d+ \.\. ",
+        "by the table": r"FileTable\(e\.npy.*was written to while this call read it",
         "by another": r"e\.npy changed while it was read: it was written",
     }[how]
     with monkeypatch.context() as patch:
@@ -121,7 +182,7 @@ def test_a_file_that_is_written_to_in_a_pass_is_named(tmp_path, monkeypatch, how
             kgfast.rank(stored, TRIPLES, **options)
     assert (tmp_path / "ranks" / "pass-0.safetensors").exists(), "finished work is saved"
     again = stored.with_entity(tables.open(tmp_path / "e.npy"))
-    with pytest.raises(ValueError, match="is of another call"):
+    with pytest.raises(ValueError, match=ANOTHER):
         kgfast.rank(again, TRIPLES, **options)
 
 
@@ -141,20 +202,41 @@ def test_what_a_model_of_another_class_hides(tmp_path, what):
         def candidates(self, side):
             return kgfast.Candidates(self.entity, hidden["bias"])
 
-    triples = TRIPLES[torch.arange(200) % len(TRIPLES)]
-    triples[:150, 1] = 0
-    triples[150:, 1] = 1
     options = {"partial": tmp_path / "ranks", "sides": ("tail",)}
-    kgfast.rank(Own(), triples, **options)
+    kgfast.rank(Own(), TRIPLES, **options)
     hidden[what][1] += 100
-    with pytest.raises(ValueError, match="is of another call"):
-        kgfast.rank(Own(), triples, **options)
+    with pytest.raises(ValueError, match=ANOTHER):
+        kgfast.rank(Own(), TRIPLES, **options)
 
 
-def test_folders_that_hold_something_else(tmp_path):
+def test_folders_and_functions_that_are_refused(tmp_path):
     _, stored = rotate(tmp_path)
     with pytest.raises(ValueError, match=r"holds other files, 'e\.npy'"):
         kgfast.rank(stored, TRIPLES, partial=tmp_path)
+    scorer = kgfast.BlockScorer(lambda *asked: torch.zeros(1), N, R)
+    for kind in CHANGES:
+        with pytest.raises(ValueError, match="partial: scores come from a function"):
+            ask(kind, scorer, partial=tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_ids_and_lists_of_each_query(tmp_path, is_stored):
+    """Answers restricted by relation or by query are kept in the order of the call."""
+    model, types = MODELS["rotate"](N, R, D, 0), kgfast.TypeConstraints.from_triples(TRIPLES)
+    stored = in_file(model, tmp_path) if is_stored else model
+    lists = torch.arange(0, 200).reshape(40, 5) % N
+    for number, given in enumerate((types, lists)):
+        options = {"candidate_ids": given, "pad": True, "batch_size": 7}
+        expected, folder = ask("topk", model, **options), tmp_path / str(number)
+        for _ in range(2):
+            assert_same(ask("topk", stored, **options, partial=folder), expected)
+        for other in (None, lists.flip(0)):
+            with pytest.raises(ValueError, match=ANOTHER):
+                ask("topk", stored, **options | {"candidate_ids": other}, partial=folder)
+
+
+ONE_SIDE = {"known": KNOWN, "sides": ("tail",)}
 
 
 @pytest.fixture(scope="module")
@@ -165,15 +247,6 @@ def finished(tmp_path_factory):
     expected = kgfast.rank(model, TRIPLES, **ONE_SIDE)
     same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, max_memory=SMALL, partial=path / "k"), expected)
     return stored, path / "k", expected
-
-
-@pytest.fixture
-def kept(finished, tmp_path):
-    """Return a copy of that folder."""
-    return shutil.copytree(finished[1], tmp_path / "kept")
-
-
-ONE_SIDE = {"known": KNOWN, "sides": ("tail",)}
 
 
 # Damage to the file of a pass: to its bytes, or to tensors and facts.
@@ -188,87 +261,37 @@ BYTES = {
 TENSORS = {
     "gone": lambda values, facts: values.pop("0"),
     "more": lambda values, facts: values.update({"7": torch.ones(3)}),
-    "shape": lambda values, facts: values.update({"0": values["0"][:1].clone()}),
     "dtype": lambda values, facts: values.update({"0": values["0"].double()}),
     "value": lambda values, facts: values["0"].view(-1)[3].add_(1),
     "no row": lambda values, facts: facts.pop("next_row"),
-    "fraction": lambda values, facts: facts.update(next_row="10.5"),
-    "negative": lambda values, facts: facts.update(next_row="-1"),
-    "beyond": lambda values, facts: facts.update(next_row=str(N + 1)),
-    "within": lambda values, facts: facts.update(next_row=str(int(facts["next_row"]) - 1)),
     "back": lambda values, facts: facts.update(next_row="0"),
+    "queries": lambda values, facts: facts.update(per_pass="3"),
+    "call": lambda values, facts: facts.update(call="0"),
 }
 
 
 def damage(how, path):
     if how in BYTES:
         path.write_bytes(BYTES[how](path.read_bytes()))
-        return
-    with safe_open(path, "pt") as file:
-        facts = file.metadata()
-    values = load_file(path)
-    TENSORS[how](values, facts)
-    save_file(values, path, facts)
+    elif how in TENSORS:
+        with safe_open(path, "pt") as file:
+            facts = file.metadata()
+        values = load_file(path)
+        TENSORS[how](values, facts)
+        save_file(values, path, facts)
+    else:
+        shutil.copy(path.with_name("pass-1.safetensors"), path)
 
 
-@pytest.mark.parametrize("how", [*BYTES, *TENSORS])
-def test_a_damaged_file_of_a_pass_is_named(finished, kept, how):
-    stored, _, expected = finished
+@pytest.mark.parametrize("how", [*BYTES, *TENSORS, "another pass"])
+def test_a_damaged_file_of_a_pass_is_named(finished, tmp_path, how):
+    stored, folder, expected = finished
+    kept = shutil.copytree(folder, tmp_path / "kept")
     damage(how, kept / "pass-0.safetensors")
     with pytest.raises(ValueError, match=r"pass-0\.safetensors: damaged: .*; delete the file$"):
         kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
     (kept / "pass-0.safetensors").unlink()
     same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept), expected)
-
-
-@pytest.mark.parametrize("what", ["pass", "folder"])
-def test_a_pass_of_another_pass_or_call_is_damaged(finished, kept, tmp_path, what):
-    stored, _, _ = finished
-    other = kept / "pass-1.safetensors"
-    if what == "folder":
-        options = ONE_SIDE | {"known": None, "max_memory": SMALL, "partial": tmp_path / "raw"}
-        kgfast.rank(stored, TRIPLES, **options)
-        other = tmp_path / "raw" / "pass-0.safetensors"
-    shutil.copy(other, kept / "pass-0.safetensors")
-    with pytest.raises(ValueError, match=r"pass-0\.safetensors: damaged"):
-        kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
-
-
-CALLS = {
-    "empty": "",
-    "no JSON": "{",
-    "a list": "[]",
-    "a number": "3",
-    "deep": "[" * 100_000,
-    "binary": b"\xff\xfe\x00",
-    "zero": {"per_pass": 0},
-    "negative": {"per_pass": -5},
-    "fraction": {"per_pass": 2.5},
-    "text": {"per_pass": "7"},
-    "true": {"per_pass": True},
-    "another": {"per_pass": 3},
-    "huge": {"block_rows": 10**30},
-    "no rows": {"block_rows": 0},
-    "format": {"format": "1"},
-    "fingerprint": {"fingerprint": None},
-    "blocks": {"blocks": ["00000000"]},
-    "more": {"also": 1},
-    "less": {"per_pass": ...},
-}
-
-
-@pytest.mark.parametrize("how", CALLS)
-def test_a_damaged_call_is_named(finished, kept, how):
-    stored, _, expected = finished
-    path, given = kept / "call.json", CALLS[how]
-    if isinstance(given, dict):
-        given = json.loads(path.read_text()) | given
-        given = json.dumps({name: it for name, it in given.items() if it is not ...})
-    path.write_bytes(given if isinstance(given, bytes) else given.encode())
-    with pytest.raises(ValueError, match=r"call\.json: damaged: .*; delete the file$"):
-        kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
-    path.unlink()
-    same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, max_memory=SMALL, partial=kept), expected)
 
 
 def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch):
@@ -300,13 +323,12 @@ from kgfast.eval import partial
 
 os.fsync = lambda descriptor: None  # a kill is no power cut
 torch.set_num_threads(1)
-folder, storage, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+folder, stride = Path(sys.argv[1]), int(sys.argv[2])
 model = kgfast.DistMult.init(40, 2, 8, seed=0)
 triples = [(3, 0, 17), (39, 1, 5)]
 expected = kgfast.rank(model, triples)
 np.save(folder / "e.npy", model.entity.detach().numpy())
-table = kgfast.tables.open(folder / "e.npy" if storage == "file" else model.entity.detach())
-stored = kgfast.DistMult(table, model.relation)
+stored = kgfast.DistMult(kgfast.tables.open(folder / "e.npy"), model.relation)
 
 def ranked():
     return kgfast.rank(stored, triples, max_memory=12_000, partial=folder / "ranks")
@@ -341,23 +363,16 @@ for moment in count(1, stride):
     assert torch.equal(found.greater, expected.greater), moment
     assert torch.equal(found.equal, expected.equal), moment
     left = sorted(path.name for path in (folder / "ranks").iterdir())
-    assert left == [".lock", "call.json", "pass-0.safetensors"], (moment, left)
+    assert left == [".lock", "pass-0.safetensors"], (moment, left)
     shutil.rmtree(folder / "ranks")
 print(moment)
 """
 
 
-@pytest.mark.parametrize(
-    ("storage", "stride"),
-    [
-        ("file", 7),
-        pytest.param("file", 1, marks=pytest.mark.slow),
-        pytest.param("tensor", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_kill_at_any_moment_resumes(tmp_path, storage, stride):
-    printed = printed_by(KILLS, arguments=(tmp_path, storage, stride), timeout=600)
-    assert int(printed) > 150, "what writes a folder is not watched any more"
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_at_any_moment_resumes(tmp_path, stride):
+    printed = printed_by(KILLS, arguments=(tmp_path, stride), timeout=600)
+    assert int(printed) > 100, "what writes a folder is not watched any more"
 
 
 # Several children that begin at once on one folder, round by round.

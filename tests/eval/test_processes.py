@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast import distributed
 from kgfast.distributed import OtherProcessError
-from kgfast.eval.rows import RowReader
+from kgfast.eval.rows import own_reader
 from kgfast.processes.shares import facts_of
 from support.gloo import run_together, values
 from support.ranked_together import (
@@ -26,7 +26,6 @@ from support.ranked_together import (
     relations_too,
     results_of,
     shuffled,
-    stopped_and_resumed,
     tables_with_nan,
     without_one,
 )
@@ -39,7 +38,7 @@ from support.shared_out import (
 
 
 def facts_in_words(model) -> dict[str, str]:
-    return facts_of(model, RowReader.of_part(model.entity, 0, model.num_entities))
+    return facts_of(model, own_reader(model))
 
 
 def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
@@ -148,27 +147,6 @@ def test_relations_of_shards():
             assert_same(ranks, expected_ranks)
             assert torch.equal(own.ids, best.ids)
             assert torch.equal(own.scores, best.scores)
-
-
-def test_a_call_of_shards_goes_on_where_it_was_stopped(tmp_path):
-    graph, model = example(), model_of("RotatE")
-    heads, relations, _ = graph.hrt.T
-    asked = {"heads": heads, "relations": relations, "k": 6, "known": graph.known}
-    given = kgfast.TypeConstraints.from_triples(graph.hrt)
-    ranks = kgfast.rank(model, graph.hrt, known=graph.known)
-    best = [kgfast.topk(model, candidate_ids=it, pad=True, **asked) for it in (None, given)]
-    spans = [(0, 10), (10, 97), (97, 97)]
-    found = values(run_together(3, partial(stopped_and_resumed, str(tmp_path), spans)))
-    for number, (errors, results, read) in enumerate(found):
-        message = "stopped" if number == 1 else "process 1 of 3: RuntimeError: stopped"
-        assert errors == [message] * 3
-        for again in (results[:3], results[3:]):
-            assert_same(again[0], ranks)
-            for own, other in zip(again[1:], best, strict=True):
-                assert torch.equal(own.ids, other.ids)
-                assert torch.equal(own.scores, other.scores)
-        assert not read, "what is finished is not read again"
-    assert len(list((tmp_path / "ranks" / "process-1-of-3").glob("pass-*.safetensors"))) > 2
 
 
 def test_shards_in_one_process_of_its_own_group():
