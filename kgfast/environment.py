@@ -44,9 +44,6 @@ class Info:
         Instruction sets of this machine and build, best first.
     tiers : tuple of str
         Cheaper sweeps that rankings use before float32 (docs/explanation/tiers.md).
-    other_tiers : dict of str to str
-        Tiers that are off, with the reason: the machine, the build, ``KGFAST_CPU_ISA`` or
-        ``KGFAST_TIERS``.
     threads, cores : int
         Threads per kernel, and cores that this process may use.
     devices : tuple of str
@@ -65,7 +62,6 @@ class Info:
     isa: str | None
     isas: tuple[str, ...]
     tiers: tuple[str, ...]
-    other_tiers: dict[str, str]
     threads: int
     cores: int
     devices: tuple[str, ...]
@@ -83,7 +79,6 @@ class Info:
             ("backend", self.backend + (f", {self.isa}" if self.isa else "")),
             *([("", f"(also {', '.join(also)})")] if also else []),
             *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
-            *(("", f"(not {name}: {why})") for name, why in self.other_tiers.items()),
             ("threads", f"{self.threads} on {counted_cores(self.cores)}"),
             ("torch", self.torch),
             ("triton", self.triton or "not installed"),
@@ -112,14 +107,12 @@ def info() -> Info:
     remarks = []
     isa: str | None = None
     used: tuple[str, ...] = ()
-    others: dict[str, str] = {}
     try:
         backend, missing = dispatch.find_backend(torch.device("cpu"))
         remarks += [] if missing is None else [missing]
         if cpu.is_available():
             isa = cpu.isa()
             used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
-            others = tiers.what_is_missing()
     except ValueError as error:  # an environment variable is wrong
         backend, isa = "none", None
         remarks.append(str(error))
@@ -134,7 +127,6 @@ def info() -> Info:
         isa=isa,
         isas=tuple(cpu.available_isas()),
         tiers=used,
-        other_tiers=others,
         threads=torch.get_num_threads(),
         cores=cores(),
         devices=tuple(_devices()),

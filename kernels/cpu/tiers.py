@@ -9,26 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import extension, isa
-
-__all__ = [
-    "PAIRS",
-    "TIERS",
-    "TierEngine",
-    "available",
-    "counted_pairs",
-    "engines",
-    "mask",
-    "no_pairs",
-    "note_pairs",
-    "wanted",
-    "what_is_missing",
-]
+from . import extension
 
 TIERS = ("int8", "bytes")
 """Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
@@ -73,47 +58,6 @@ def _mask_of(value: str) -> int:
 def available(isa: str) -> tuple[str, ...]:
     """Return the tiers that this machine and build have beside an instruction set."""
     return _named(extension.find_tiers(isa))
-
-
-class TierEngine(NamedTuple):
-    """Kernels of a tier: their needs, and whether this machine and this build have these."""
-
-    tier: str
-    isa: str  # instruction set beside which the kernels serve
-    needs: str  # the instructions, in docs/explanation/tiers.md's words
-    has: bool
-    is_built: bool
-
-
-def engines() -> list[TierEngine]:
-    """List the kernels of all tiers, on any machine."""
-    return [
-        TierEngine(TIERS[bit.bit_length() - 1], beside, needs, has, is_built)
-        for bit, beside, needs, has, is_built in extension.tier_engines()
-    ]
-
-
-def what_is_missing() -> dict[str, str]:
-    """Return, for each tier that does not serve, the reason."""
-    own, allowed, found = isa(), wanted(), engines()
-    reasons = {
-        name: _reason(own, name in allowed, [engine for engine in found if engine.tier == name])
-        for name in dict.fromkeys(engine.tier for engine in found)
-    }
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
-def _reason(own: str, is_allowed: bool, engines: list[TierEngine]) -> str:
-    """Return the reason why none of a tier's engines serves; nothing if one does."""
-    here = [engine.isa for engine in engines if engine.has and engine.is_built]
-    if own in here:
-        return "" if is_allowed else "KGFAST_TIERS leaves it out"
-    if here:
-        return f"KGFAST_CPU_ISA={own}: it serves with {' or '.join(dict.fromkeys(here))}"
-    unbuilt = [engine.needs for engine in engines if engine.has]
-    if unbuilt:
-        return f"this build lacks it: it has no kernels for {' or '.join(unbuilt)}"
-    return f"this machine lacks {' or '.join(engine.needs for engine in engines)}"
 
 
 @contextmanager

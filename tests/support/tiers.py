@@ -1,6 +1,5 @@
 """The CPU backend with tiers that a test names, held against what it computes without."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,21 +15,14 @@ Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 
 
-def needs() -> dict[str, str]:
-    """Map tiers to the instructions that they are made of."""
-    found: dict[str, list[str]] = {}
-    for engine in _engines():
-        found.setdefault(engine.tier, []).append(engine.needs)
-    return {name: " or ".join(needed) for name, needed in found.items()}
+def found() -> tuple[str, ...]:
+    """Return the tiers that this machine and build have."""
+    return tiers.available(cpu.isa()) if cpu.is_available() else ()
 
 
 def lacks(*names: str) -> str:
     """Say that this machine or build has none of some tiers; nothing where it has one."""
-    if any(name in _found() for name in names):
-        return ""
-    instructions = needs()
-    needed = " or ".join(f"{name} ({instructions.get(name, 'unbuilt')})" for name in names)
-    return f"this machine or build has no {needed}"
+    return "" if set(names) & set(found()) else f"this machine or build has no {' or '.join(names)}"
 
 
 def needs_tier(name: str) -> pytest.MarkDecorator:
@@ -39,27 +31,9 @@ def needs_tier(name: str) -> pytest.MarkDecorator:
 
 
 def in_a_line() -> str:
-    """Say which tiers tests have run here, and which only another machine or build can run."""
-    if not cpu.is_available():
-        return "kgfast: tiers here: none: the extension is not built"
-    chosen = os.environ.get("KGFAST_CPU_ISA", "")
-    rows: dict[bool, list[str]] = {True: [], False: []}
-    for engine in _engines():
-        runs = engine.has and engine.is_built and chosen in ("", engine.isa)
-        rows[runs].append(f"{engine.tier} ({engine.needs})")
-    here, absent = (", ".join(rows[runs]) for runs in (True, False))
-    return f"kgfast: tiers here: {here or 'none'}" + (f"; not run here: {absent}" if absent else "")
-
-
-def _found() -> set[str]:
-    """Return the tiers that this machine and build have."""
-    own = cpu.isa() if cpu.is_available() else ""
-    return {it.tier for it in _engines() if it.has and it.is_built and it.isa == own}
-
-
-def _engines() -> list[tiers.TierEngine]:
-    """List the kernels of tiers; none where the extension is not built."""
-    return tiers.engines() if cpu.is_available() else []
+    """Say by which tiers tests have run here."""
+    own = f", beside {cpu.isa()}" if cpu.is_available() else ""
+    return f"kgfast: tiers here: {', '.join(found()) or 'none'}{own}"
 
 
 @contextmanager

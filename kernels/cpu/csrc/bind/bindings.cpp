@@ -61,14 +61,6 @@ void bind_machine(py::module_& module) {
     }
     return true;
   });
-  // Returns (tier's bit, instruction set, needed instructions, machine has these, build has it).
-  module.def("tier_engines", [] {
-    std::vector<std::tuple<unsigned, std::string, std::string, bool, bool>> engines;
-    for (const TierEngine& engine : tier_engines())
-      engines.emplace_back(static_cast<unsigned>(engine.tier), engine.isa, engine.needs, engine.has,
-                           engine.is_built);
-    return engines;
-  });
 }
 
 void bind_ranks(py::module_& module) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "host/tiers.h"
 
@@ -45,10 +46,7 @@ X86 probe_x86() { return {}; }
 #endif
 
 // Instruction sets of this machine and build, best first, with the int8 tier beside each.
-struct Machine {
-  std::vector<std::pair<const Isa*, const Int8Tier*>> isas;
-  std::vector<TierEngine> engines;
-};
+using Machine = std::vector<std::pair<const Isa*, const Int8Tier*>>;
 
 // Asks the processor, and picks its kernels. No other function reads the tables of instruction
 // sets, so that no kernel runs without its instructions.
@@ -59,15 +57,9 @@ const Machine& machine() {
     const Int8Tier* of_avx2 = has.avx2 && avx2_isa ? avx2_isa->int8 : nullptr;
     const bool has_vnni = has.avx512vnni && avx512vnni_int8_tier;
     if (has.avx512 && avx512_isa)
-      found.isas.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
-    if (has.avx2 && avx2_isa) found.isas.emplace_back(avx2_isa, of_avx2);
-    found.isas.emplace_back(baseline_isa, nullptr);
-    found.engines = {  // a tier has the panels of its instruction set
-        {Tier::int8, "avx512", "AVX512-VNNI", has.avx512vnni, avx512vnni_int8_tier != nullptr},
-        {Tier::int8, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
-        {Tier::bytes, "avx512", "AVX-512", has.avx512, avx512_isa != nullptr},
-        {Tier::bytes, "avx2", "AVX2", has.avx2, avx2_isa != nullptr},
-    };
+      found.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
+    if (has.avx2 && avx2_isa) found.emplace_back(avx2_isa, of_avx2);
+    found.emplace_back(baseline_isa, nullptr);
     return found;
   }();
   return picked;
@@ -81,12 +73,10 @@ void throw_unknown_score(ScoreId score) {
 
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
-  for (const auto& [isa, tier] : machine().isas)
+  for (const auto& [isa, tier] : machine())
     if (any || !std::strcmp(name, isa->name)) return isa;
   return nullptr;
 }
-
-const std::vector<TierEngine>& tier_engines() { return machine().engines; }
 
 unsigned find_tiers(const Isa& isa) {
   const auto bit = [](Tier tier, const void* kernels) {
@@ -96,7 +86,7 @@ unsigned find_tiers(const Isa& isa) {
 }
 
 const Int8Tier* int8_tier_of(const Isa& isa) {
-  for (const auto& [known, tier] : machine().isas)
+  for (const auto& [known, tier] : machine())
     if (known == &isa) return tier;
   return nullptr;
 }
