@@ -1,6 +1,5 @@
-"""mteb's search index: exact ids whatever the batch, the memory or the order of adding."""
+"""mteb's search index: exact ids whatever the batch or the order of adding."""
 
-import gc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,8 +42,8 @@ def expected(similarity, documents, queries):
     return scores, np.argsort(-scores, 1, kind="stable")
 
 
-def made(similarity="cosine", size=DOCUMENTS, documents=None, **options):
-    index = KgfastSearchIndex(None, similarity=similarity, **options)
+def made(similarity="cosine", size=DOCUMENTS, documents=None):
+    index = KgfastSearchIndex(None, similarity=similarity)
     documents = corpus()[0] if documents is None else documents
     names = NAMES[: len(documents)]
     for first in range(0, len(documents), size):
@@ -53,23 +52,19 @@ def made(similarity="cosine", size=DOCUMENTS, documents=None, **options):
 
 
 @pytest.mark.parametrize("similarity", adapter.SIMILARITIES)
-@pytest.mark.parametrize("max_memory", [None, 1, 3000], ids=["memory", "file", "blocks"])
-def test_ids_are_those_of_brute_force(similarity, max_memory, backend, monkeypatch):
-    monkeypatch.setattr(adapter, "_PIECE", 50 * DIM)
+def test_ids_are_those_of_brute_force(similarity, backend):
     documents, queries = corpus()
     scores, order = expected(similarity, documents, queries)
-    index = made(similarity, 80, max_memory=max_memory)
-    assert (index._path is None) == (max_memory is None)
+    index = made(similarity, 80)
     found = index.search(queries, 20, None)
     assert found[1] == order[:, :20].tolist()
     np.testing.assert_allclose(found[0], np.take_along_axis(scores, order, 1)[:, :20], atol=1e-6)
 
 
-def test_scores_are_the_same_bits_in_any_batch_and_memory():
+def test_scores_are_the_same_bits_in_any_batch():
     _, queries = corpus()
     whole = made().search(queries, 9, None)
-    for options in ({"max_memory": 1}, {"max_memory": 2000, "size": 17}):
-        assert made(**options).search(queries, 9, None) == whole
+    assert made(size=17).search(queries, 9, None) == whole
     index = made()
     rows = [index.search(queries[row : row + 1], 9, None) for row in range(QUERIES)]
     assert tuple([it[part][0] for it in rows] for part in range(2)) == whole
@@ -94,10 +89,9 @@ def test_an_array_of_a_file_and_a_tensor_are_documents_too(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8])
-@pytest.mark.parametrize("max_memory", [None, 900])
-def test_other_dtypes(dtype, max_memory):
+def test_other_dtypes(dtype):
     documents, queries = (np.round(4 * it).astype(dtype) for it in corpus())
-    found = made("dot", documents=documents, max_memory=max_memory).search(queries, 5, None)
+    found = made("dot", documents=documents).search(queries, 5, None)
     assert found[1] == expected("dot", documents, queries)[1][:, :5].tolist()
     assert found[0] == np.sort(expected("dot", documents, queries)[0])[:, :-6:-1].tolist()
 
@@ -107,8 +101,7 @@ def test_fewer_documents_than_asked_for():
     assert {len(it) for it in (*scores, *ids)} == {4}
 
 
-@pytest.mark.parametrize("max_memory", [None, 900])
-def test_reranking_gives_places_in_the_lists(max_memory):
+def test_reranking_gives_places_in_the_lists():
     documents, queries = corpus()
     generator = np.random.default_rng(1)
     lists = {
@@ -116,7 +109,7 @@ def test_reranking_gives_places_in_the_lists(max_memory):
         for row in range(QUERIES)
     }
     ids = {row: f"q{row}" for row in range(QUERIES)}
-    scores, places = made(max_memory=max_memory).search(queries, 6, None, lists, ids)
+    scores, places = made().search(queries, 6, None, lists, ids)
     all_scores, order = expected("cosine", documents, queries)
     for row in range(QUERIES):
         own = [int(it[1:]) for it in lists[f"q{row}"]]
@@ -132,20 +125,6 @@ def test_the_model_says_its_similarity():
             assert KgfastSearchIndex(SimpleNamespace(mteb_model_meta=meta)).similarity == name
     with pytest.raises(ValueError, match="similarity must be one of cosine, dot, euclidean, manha"):
         KgfastSearchIndex(SimpleNamespace(mteb_model_meta=None))
-
-
-def test_the_file_goes_with_its_index(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    index = made(max_memory=1)
-    assert list(tmp_path.iterdir())
-    index.clear()
-    assert not list(tmp_path.iterdir())
-    assert index.idxs == []
-    index.add_documents(corpus()[0], NAMES)
-    assert list(tmp_path.iterdir())
-    del index
-    gc.collect()
-    assert not list(tmp_path.iterdir())
 
 
 def with_a(value):
@@ -166,8 +145,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_documents_that_do_not_fit_are_named(name, monkeypatch):
-    monkeypatch.setattr(adapter, "_PIECE", 50 * DIM)
+def test_documents_that_do_not_fit_are_named(name):
     documents, error, message = BAD[name]
     index, whole = made(), made().search(corpus()[1], 3, None)
     with pytest.raises(error, match=message):
@@ -190,8 +168,6 @@ def test_calls_that_do_not_fit_are_named():
         index.search(queries, 3, None, {"q": ["d1", "x"]}, ids)
     with pytest.raises(ValueError, match="there are no documents: add embeddings before"):
         KgfastSearchIndex(None, similarity="dot").search(queries, 3, None)
-    with pytest.raises(ValueError, match='max_memory must be like "4GiB"'):
-        KgfastSearchIndex(None, similarity="dot", max_memory="much")
 
 
 def real_task(top_ranked=None):
@@ -246,7 +222,7 @@ def test_real_mteb_finds_what_its_own_search_finds(is_reranked, tmp_path):
 
     lists = {f"q{row}": NAMES[row : row + 90] for row in range(QUERIES)} if is_reranked else None
     model = mteb.get_model("mteb/baseline-random-encoder")
-    index = KgfastSearchIndex(model, max_memory=4000)
+    index = KgfastSearchIndex(model)
     runs = [
         mteb.evaluate(
             it,
