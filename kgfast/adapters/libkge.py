@@ -8,7 +8,6 @@ checkpoints without LibKGE.
 """
 
 import time
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -115,18 +114,23 @@ def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Ten
 
 
 class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
-    """``EntityRankingJob`` with kgfast's ranks, and LibKGE's options, traces, hooks and metrics.
+    """``EntityRankingJob`` with kgfast's ranks, and LibKGE's options and metrics.
 
-    Ties are equal scores. In LibKGE, ties are scores within ``entity_ranking.tie_handling.atol``
-    and ``rtol`` of the target's score; ``user.kgfast_ties: fuzzy`` counts these, more slowly. A NaN
-    is the worst score.
+    All triples are one batch, without traces and hooks of its own. Ties are equal scores. In
+    LibKGE, ties are scores within ``entity_ranking.tie_handling.atol`` and ``rtol`` of the target's
+    score; ``user.kgfast_ties: fuzzy`` counts these, more slowly. A NaN is the worst score.
     """
 
     def __init__(self, config: Any, dataset: Any, parent_job: Any, model: Any) -> None:
         super().__init__(config, dataset, parent_job, model)
-        self.ties = config.get_default(_TIES) if _has(config, _TIES) else "exact"
+        self.ties = config.get_default(_TIES) if config.exists(_TIES) else "exact"
         if self.ties not in ("exact", "fuzzy"):
             raise ValueError(f"{_TIES} must be exact or fuzzy; got {self.ties!r}")
+        if self.trace_examples or self.trace_batch:
+            raise ValueError(
+                "eval.trace_level must be epoch: there are no batches; kgfast.rank of "
+                "from_libkge(model) has the rank of each triple"
+            )
         if type(self) is KgfastEntityRankingJob:
             for hook in Job.job_created_hooks:
                 hook(self)
@@ -139,48 +143,33 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
         self._known = {"_filt": KnownTriples(*filters)}
         if "test" not in self.filter_splits and self.filter_with_test:
             self._known["_filt_test"] = KnownTriples(*filters, self.dataset.split("test"))
-        self.loader = torch.utils.data.DataLoader(
-            self.triples, batch_size=self.batch_size, shuffle=False, collate_fn=torch.stack
-        )
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        self.current_trace["epoch"] = {**self._facts("epoch"), "size": len(self.triples)}
-        for hook in self.pre_epoch_hooks:
-            hook(self)
-        began = time.time()
-        ranks = self._ranks()
-        hists: dict[str, dict[str, Tensor]] = {ranking: {} for ranking in ranks}
-        for number, (rows, batch) in enumerate(self._batches()):
-            of_batch = {
-                name: ranks[name][rows].to(self.device) for name in ranks
-            }  # [B, 2], heads first
-            self._evaluate_batch(number, batch, of_batch, hists)
-        metrics: dict[str, float] = {}
-        for ranking, suffix in _SUFFIXES.items():
-            for key, hist in hists.get(ranking, {}).items():
-                name = suffix + ("" if key == "all" else f"_{key}")
-                metrics |= self._compute_metrics(hist, suffix=name)
-        self.current_trace["epoch"].update(
-            {"epoch_time": time.time() - began, "event": "eval_completed", **metrics}
-        )
-
-    def _facts(self, scope: str) -> dict[str, Any]:
-        return {
+        entry = self.current_trace["epoch"] = {
             "type": "entity_ranking",
-            "scope": scope,
+            "scope": "epoch",
             "split": self.eval_split,
             "filter_splits": self.filter_splits,
             "epoch": self.epoch,
-            "batches": len(self.loader),
+            "batches": 1,
+            "size": len(self.triples),
         }
-
-    def _batches(self) -> Iterator[tuple[slice, Tensor]]:
-        first = 0
-        for batch in self.loader:
-            rows = slice(first, first + len(batch))
-            first = rows.stop
-            yield rows, batch.to(self.device)
+        for hook in self.pre_epoch_hooks:
+            hook(self)
+        began = time.time()
+        triples, ranks = self.triples.to(self.device), self._ranks()
+        for name, suffix in _SUFFIXES.items():
+            if name not in ranks:
+                continue
+            hists: dict[str, Tensor] = {}
+            heads, tails = ranks[name].to(self.device).unbind(1)
+            for hook in self.hist_hooks:
+                hook(hists, *triples.unbind(1), heads, tails, job=self)
+            for key, hist in hists.items():
+                of_key = suffix + ("" if key == "all" else f"_{key}")
+                entry |= self._compute_metrics(hist, suffix=of_key)
+        entry |= {"epoch_time": time.time() - began, "event": "eval_completed"}
 
     def _ranks(self) -> dict[str, Tensor]:
         """Return ranks from 0 by kind of filter, int64 ``[T, 2]``, heads first."""
@@ -196,53 +185,5 @@ class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
             counts[name] = ranks.greater, ranks.equal
         return {name: self._get_ranks(counts[name][0], counts[name][1] + 1) for name in counts}
 
-    def _evaluate_batch(
-        self,
-        number: int,
-        batch: Tensor,
-        ranks: dict[str, Tensor],
-        hists: dict[str, dict[str, Tensor]],
-    ) -> None:
-        size = {"batch": number, "size": len(batch)}
-        self.current_trace["batch"] = self._facts("batch") | size
-        for hook in self.pre_batch_hooks:
-            hook(self)
-        metrics: dict[str, float] = {}
-        for name in ranks:
-            of_batch: dict[str, Tensor] = {}
-            heads, tails = ranks[name].unbind(1)
-            for hook in self.hist_hooks:
-                hook(of_batch, *batch.unbind(1), heads, tails, job=self)
-            metrics |= self._compute_metrics(of_batch["all"], suffix=_SUFFIXES[name])
-            for key, hist in of_batch.items():
-                hists[name][key] = hists[name][key] + hist if key in hists[name] else hist
-        if self.trace_examples:
-            self._trace_examples(batch, ranks)
-        self.current_trace["batch"].update(metrics)
-        for hook in self.post_batch_hooks:
-            hook(self)
-        if self.trace_batch:
-            self.trace(**self.current_trace["batch"])
-        self.current_trace["batch"] = None
-
-    def _trace_examples(self, batch: Tensor, ranks: dict[str, Tensor]) -> None:
-        """Trace the ranks of each triple, counted from 1."""
-        entry = self._facts("example") | {"size": len(batch)}
-        named = {_IN_TRACES[name]: (ranks[name] + 1).tolist() for name in ranks}
-        for row, triple in enumerate(batch.tolist()):
-            entry |= {"batch": row, **dict(zip("spo", triple, strict=True))}
-            for task, column in (("sp", 1), ("po", 0)):
-                own = {name: values[row][column] for name, values in named.items()}
-                self.trace(event="example_rank", task=task, **own, **entry)
-
 
 _SUFFIXES = {"_raw": "", "_filt": "_filtered", "_filt_test": "_filtered_with_test"}
-_IN_TRACES = {
-    "_raw": "rank",
-    "_filt": "rank_filtered",
-    "_filt_test": "rank_filtered_with_test",
-}
-
-
-def _has(config: Any, key: str) -> bool:
-    return cast(Callable[[str], bool], config.exists)(key)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.adapters.foreign import NamedModel, load_weights
 from kgfast.graph import Vocabulary
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
@@ -23,7 +22,7 @@ __all__ = ["load_libkge", "read_libkge"]
 
 _RECIPROCAL = "reciprocal_relations_model"
 _PRODUCTS: dict[str, Any] = {"distmult": DistMult, "complex": ComplEx, "rescal": RESCAL, "cp": CP}
-_MODELS = ("rotate", "transe", *_PRODUCTS, "simple")
+_MODELS = ("rotate", "transe", *_PRODUCTS)
 _INSTEAD = "load the model with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
 
 
@@ -39,9 +38,8 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
     -------
     Model
         RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP,
-        RESCAL; SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; the reciprocal relations
-        model as a :class:`kgfast.Reciprocal`. Ids are those of ``entity_ids.del`` and
-        ``relation_ids.del``, which :func:`kgfast.datasets.load` keeps.
+        RESCAL; the reciprocal relations model as a :class:`kgfast.Reciprocal`. Ids are those of
+        ``entity_ids.del`` and ``relation_ids.del``, which :func:`kgfast.datasets.load` keeps.
 
     Raises
     ------
@@ -84,8 +82,6 @@ def _read(path: Path) -> NamedModel:
     if kind in ("rotate", "transe") and norm not in (1, 2):  # another norm makes another model
         raise ValueError(f"{path}: l_norm must be 1 or 2; got {shown(norm)}: {_INSTEAD}")
     model: Any = model_of_tables(kind, norm, entity, relation)
-    if model is None:
-        model = _simple(path, entity, relation)
     if is_reciprocal:
         model = Reciprocal(model, order="appended")
     dataset = _mapping(path, "dataset", content.get("dataset"))
@@ -164,21 +160,3 @@ def model_of_tables(kind: str, norm: Any, entity: Tensor, relation: Tensor) -> A
             entity, relation, relation_format="phase", norm="modulus" if norm == 1 else "l2"
         )
     return None
-
-
-def _simple(path: Path, entity: Tensor, relation: Tensor) -> AffineModel:
-    width = entity.shape[1]
-    if width % 2 or relation.shape[1] != width:
-        raise ValueError(
-            f"{path}: entities and relations of SimplE must have as many columns, an even "
-            f"number; got {width} and {relation.shape[1]}"
-        )
-
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        (h_as_head, h_as_tail), (t_as_head, t_as_tail) = (
-            rows[0].chunk(2, 1) for rows in (heads, tails)
-        )
-        forward, backward = relations[0].chunk(2, 1)
-        return (h_as_head * forward * t_as_tail + h_as_tail * backward * t_as_head).sum(1) / 2
-
-    return AffineModel(score, Parts([entity], [relation], [entity]))

@@ -130,7 +130,6 @@ def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
     [
         (lambda path: convert(path / "nowhere", path / "out"), "nowhere: no such file or folder"),
         (lambda path: convert(path, path / "out"), "neither config.json .* nor trained_model.pkl"),
-        (lambda path: convert(libkge(path, "simple"), path / "out"), "this is a AffineModel"),
         (lambda path: convert(libkge(path, "transh"), path / "out"), "model 'transh' is not avail"),
         (lambda path: convert(libkge(path, l_norm=3.0), path / "out"), "l_norm must be 1 or 2"),
         (lambda path: convert(libkge(path, l_norm=None), path / "out"), "l_norm must be 1 or 2"),
@@ -200,14 +199,6 @@ def test_checkpoints_with_something_odd_in_them_are_named(tmp_path, name):
     also, message = ODD[name]
     with pytest.raises(ValueError, match=rf"model\.pt: .*{message}"):
         read_libkge(libkge(tmp_path, names=None, also=also))
-
-
-@pytest.mark.parametrize(("width", "of_relations"), [(7, 7), (8, 6), (8, 7)])
-def test_simple_of_odd_columns(tmp_path, width, of_relations):
-    path = libkge_files.write(tmp_path / "model.pt", "simple", arrays(width, of_relations), None)
-    said = f"as many columns, an even number; got {width} and {of_relations}"
-    with pytest.raises(ValueError, match=rf"model\.pt: entities and relations of SimplE .*{said}"):
-        load_libkge(path)
 
 
 def test_tables_of_another_kind_are_named(tmp_path):

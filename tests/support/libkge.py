@@ -54,7 +54,10 @@ TIES = {
     "a wide band": {"rtol": "0.1"},
 }
 METRICS_PER = ("head_and_tail", "relation_type", "argument_frequency")
-_OF_THE_RUN = ("timestamp", "entry_id", "epoch_time", "job_id", "folder", "echo", "log")
+_OF_THE_RUN = (
+    *("timestamp", "entry_id", "epoch_time", "job_id", "folder", "echo", "log"),
+    "batches",
+)
 
 
 def config_of(model: str, folder: Path, options: Mapping[str, Any] = {}) -> Any:
@@ -119,10 +122,9 @@ def model_of(name: str, options: Mapping[str, Any], graph: Any, folder: Path, di
 def job_options(
     ties: str, split: str = "valid", per: Sequence[str] = METRICS_PER
 ) -> dict[str, Any]:
-    """Make the options of a job: every trace, histograms, small batches."""
+    """Make the options of a job: histograms, small batches."""
     return {
         "eval.split": split,
-        "eval.trace_level": "example",
         "eval.batch_size": 7,
         "entity_ranking.hits_at_k_s": [1, 3, 10],
         **{f"entity_ranking.metrics_per.{what}": what in per for what in METRICS_PER},
@@ -138,7 +140,7 @@ def traced(
     folder: Path,
     options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return the entries that a job traces, and what hooks see of its batches."""
+    """Return the entries that a job traces."""
     from kge.job import EvaluationJob
 
     config = model.config.clone()
@@ -156,7 +158,7 @@ def traced(
 
 
 def noted(job: Any) -> list[dict[str, Any]]:
-    """Return the list into which a job will trace, and hooks note its batches."""
+    """Return the list into which a job will trace."""
     entries: list[dict[str, Any]] = []
 
     def keep(**entry: Any) -> dict[str, Any]:
@@ -164,6 +166,4 @@ def noted(job: Any) -> list[dict[str, Any]]:
         return entry
 
     job.trace = keep
-    for hooks in (job.pre_batch_hooks, job.post_batch_hooks):
-        hooks.append(lambda job: entries.append({"hook": dict(job.current_trace["batch"])}))
     return entries

@@ -28,12 +28,10 @@ class EvaluationJob(Job):
     def __init__(self, config: Config, dataset: Any, parent_job: Any, model: Any) -> None:
         self.config, self.dataset, self.model, self.epoch = config, dataset, model, -1
         self.batch_size, self.device = config["eval.batch_size"], "cpu"
-        self.trace_examples = config["eval.trace_level"] == "example"
+        self.trace_examples = config.get("eval.trace_level") == "example"
         self.trace_batch, self.eval_split = self.trace_examples, config["eval.split"]
         self.current_trace: dict[str, Any] = {"epoch": None, "batch": None}
         self.pre_epoch_hooks: list[Any] = []
-        self.pre_batch_hooks: list[Any] = []
-        self.post_batch_hooks: list[Any] = []
 
     def _prepare(self) -> None:
         self.is_prepared = True
