@@ -1,29 +1,22 @@
 """Models of other libraries as folders of tables for kgfast: ``kgfast convert``."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.export import PLAIN
-from kgfast.adapters.foreign import NamedModel, read_options
+from kgfast.adapters.foreign import NamedModel, Options, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official import load_official
 from kgfast.datasets import load as load_data
-from kgfast.frames import needed
-from kgfast.graph import Names, Vocabulary
+from kgfast.graph import Names
 from kgfast.models import Reciprocal
-from kgfast.text import reading
 from kgfast.training import is_saved, write_tables
 from kgfast.whole_files import new_folder
 
 __all__ = ["FORMATS", "convert"]
-
-_PYKEEN_MODEL = "trained_model.pkl"
 
 
 def convert(
@@ -32,7 +25,6 @@ def convert(
     *,
     format: str | None = None,
     data: str | os.PathLike[str] | None = None,
-    trust: bool = False,
 ) -> list[Path]:
     """Write another library's trained model as a folder like that of :func:`kgfast.save`.
 
@@ -42,15 +34,13 @@ def convert(
     ----------
     source
         A run of the official RotatE code, the folder of ``dglke_train``, or a checkpoint or package
-        of LibKGE (a file), or the folder of PyKEEN's ``PipelineResult.save_to_directory``.
+        of LibKGE (a file).
     out
         A folder that is empty or not there yet.
-    format : {"official", "dglke", "libkge", "pykeen"}, optional
+    format : {"official", "dglke", "libkge"}, optional
         The format of the source; detected from the files by default.
     data : path, optional
         The data, for the names of rows.
-    trust : bool
-        Unpickle a model of PyKEEN, which runs any code in the file.
 
     Returns
     -------
@@ -71,12 +61,12 @@ def convert(
     chosen = format or _format_of(source)
     if chosen not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {chosen!r}")
-    model, names = FORMATS[chosen](source, trust)
+    model, names = FORMATS[chosen](source)
     inner = model.model if isinstance(model, Reciprocal) else model
     if not isinstance(inner, PLAIN):
         raise ValueError(
             f"{source}: a folder of tables holds {', '.join(it.__name__ for it in PLAIN)}; this "
-            f"is a {type(inner).__name__}: rank it in Python ({_PAGES[chosen]})"
+            f"is a {type(inner).__name__}: rank it in Python"
         )
     names = _checked_names(source, model, names, data)
     with new_folder(out) as scratch:
@@ -84,72 +74,28 @@ def convert(
     return sorted(Path(out).iterdir())
 
 
+class _Config(Options):
+    model_name: Any = None  # of DGL-KE
+
+
 def _format_of(source: Path) -> str:
     if source.is_file():
-        return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
-    if (source / _PYKEEN_MODEL).is_file():
-        return "pykeen"
+        return "libkge"
     path = source / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"{source}: neither config.json (official code, DGL-KE) nor {_PYKEEN_MODEL} (PyKEEN) "
-            f"is there; of LibKGE name the checkpoint file"
+            f"{source}: config.json (official code, DGL-KE) is not there; of LibKGE name the "
+            "checkpoint file"
         )
-    config = read_options(path, "")
     if is_saved(source):
         raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
-    return "dglke" if "model_name" in config else "official"
+    return "official" if read_options(path, "", _Config).model_name is None else "dglke"
 
 
-def _from_pykeen(source: Path, trust: bool) -> NamedModel:
-    path = source / _PYKEEN_MODEL if source.is_dir() else source
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not trust:
-        raise ValueError(
-            f"{path} is a pickled object, and loading it runs any code in it: say that you trust "
-            "the file (--trust), or convert the model in Python (from_pykeen)"
-        )
-    needed("pykeen", f"{path}: a model of PyKEEN")  # takes seconds to import
-    from kgfast.adapters.pykeen import from_pykeen
-
-    with reading(path, "damaged"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = torch.load(path, map_location="cpu", weights_only=False)
-    return NamedModel(from_pykeen(model), _names_of_pykeen(path.parent / "training_triples"))
-
-
-def _names_of_pykeen(folder: Path) -> Names:
-    """Return the labels of PyKEEN's training triples, if the triples are there."""
-    from pykeen.triples import CoreTriplesFactory, TriplesFactory
-
-    if not folder.is_dir():
-        return None, None
-    with reading(folder, "damaged"):
-        try:
-            factory: CoreTriplesFactory = TriplesFactory.from_path_binary(folder)
-        except (KeyError, FileNotFoundError, TypeError):  # saved without labels
-            return None, None
-    if not isinstance(factory, TriplesFactory):
-        return None, None
-    entities, relations = (
-        Vocabulary(sorted(ids, key=ids.__getitem__))
-        for ids in (factory.entity_to_id, factory.relation_to_id)
-    )
-    return entities, relations
-
-
-_PAGES = {
-    "official": "docs/how-to/official.md",
-    "dglke": "docs/how-to/dglke.md",
-    "libkge": "docs/how-to/libkge.md",
-    "pykeen": "docs/tutorials/pykeen.md",
-}
-FORMATS: dict[str, Callable[[Path, bool], NamedModel]] = {
-    "official": lambda source, trust: NamedModel(load_official(source)),
-    "dglke": lambda source, trust: NamedModel(load_dglke(source)),
-    "libkge": lambda source, trust: read_libkge(source),
-    "pykeen": _from_pykeen,
+FORMATS: dict[str, Callable[[Path], NamedModel]] = {
+    "official": lambda source: NamedModel(load_official(source)),
+    "dglke": lambda source: NamedModel(load_dglke(source)),
+    "libkge": read_libkge,
 }
 
 

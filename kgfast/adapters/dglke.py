@@ -4,14 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kgfast.adapters.foreign import (
-    check_width,
-    finite_option,
-    read_npy,
-    read_options,
-    text_option,
-    whole_option,
-)
+from pydantic import PositiveInt
+
+from kgfast.adapters.foreign import Options, check_width, read_npy, read_options
 from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE
 from kgfast.text import escaped, reading, shown
 
@@ -55,13 +50,19 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
         return _loaded(Path(folder), as_table)
 
 
+class _Config(Options):
+    model_name: str
+    hidden_dim: PositiveInt
+    dataset: str
+    gamma: float | None = None
+    double_ent: Any = None
+    double_rel: Any = None
+
+
 def _loaded(folder: Path, as_table: bool) -> Any:
     path = folder / "config.json"
-    config = read_options(
-        path, "DGL-KE writes it beside the tables", ("model_name", "hidden_dim", "dataset")
-    )
-    name, dataset = (text_option(path, config, key) for key in ("model_name", "dataset"))
-    dim = whole_option(path, config, "hidden_dim")
+    config = read_options(path, "DGL-KE writes it beside the tables", _Config)
+    name, dataset, dim = config.model_name, config.dataset, config.hidden_dim
     if name not in _MODELS:
         raise ValueError(
             f"{path}: model {shown(name)} is not available; known: {', '.join(_MODELS)}"
@@ -73,7 +74,7 @@ def _loaded(folder: Path, as_table: bool) -> Any:
     missing = " (dataset and model_name of config.json)"
     entity = read_npy(paths[0], missing, as_table=as_table)
     relation = read_npy(paths[1], missing)
-    doubled = [bool(config.get(key)) for key in ("double_ent", "double_rel")]
+    doubled = [bool(config.double_ent), bool(config.double_rel)]
     widths = [dim * (1 + it) for it in doubled]
     if name == "RESCAL":
         widths[1] *= widths[0]
@@ -83,12 +84,14 @@ def _loaded(folder: Path, as_table: bool) -> Any:
         check_width(f"{file}:", table, dim, is_doubled, width)
     if name in _PRODUCTS:
         return _PRODUCTS[name](entity, relation)
-    gamma = finite_option(path, "gamma", config.get("gamma"))
+    if config.gamma is None:
+        raise ValueError(f"{path}: gamma: Field required")
     if name in _NORMS:
-        return TransE(entity, relation, norm=_NORMS[name], gamma=gamma)  # type: ignore[arg-type]
+        norm: Any = _NORMS[name]
+        return TransE(entity, relation, norm=norm, gamma=config.gamma)
     if doubled != [True, False]:
         raise ValueError(
             f"{path}: RotatE has double_ent and not double_rel; got {entity.shape[1]} and "
             f"{relation.shape[1]} columns"
         )
-    return RotatE(entity, relation, gamma=gamma)
+    return RotatE(entity, relation, gamma=config.gamma)

@@ -1,17 +1,16 @@
 """Models of other programs: reading, scoring by their own code, and comparison."""
 
 import errno
-import json
-import math
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from kgfast import tables
@@ -113,47 +112,28 @@ def block_scorer(
     return BlockScorer(scores, num_entities, num_relations, sides=SIDES, device=device, **options)
 
 
-def read_options(path: Path, whose: str, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read a JSON object that must have some keys."""
+class Options(BaseModel):
+    """Options in a file of another program; keys that are no fields are not read."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+Read = TypeVar("Read", bound=Options)
+
+
+def read_options(path: Path, whose: str, options: type[Read]) -> Read:
+    """Read options from a JSON object."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {whose}")
     with reading(path, "not a JSON object"):
-        options = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(options, dict):
-        raise ValueError(f"{path}: not a JSON object")
-    for key in needed:
-        if key not in options:
-            raise ValueError(f"{path}: key {key} is missing")
-    return options
-
-
-def text_option(path: Path, options: Mapping[str, Any], key: str) -> str:
-    """Return an option that must be text."""
-    value = options[key]
-    if not isinstance(value, str):
-        raise ValueError(f"{path}: {key} must be text; got {shown(value)}")
-    return value
-
-
-def whole_option(path: Path, options: Mapping[str, Any], key: str, least: int = 1) -> int:
-    """Return an option that must be a whole number of at least ``least``."""
-    value = options[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"{path}: {key} must be a whole number of at least {least}; got {shown(value)}"
-        )
-    return value
-
-
-def finite_option(path: Path, key: str, value: Any) -> float:
-    """Return an option, maybe a tensor of one element, that must be a finite number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number = math.nan
-    if isinstance(value, (str, bool)) or not math.isfinite(number):
-        raise ValueError(f"{path}: {key} must be a number; got {shown(value)}")
-    return number
+        try:
+            return options.model_validate_json(path.read_text(encoding="utf-8"))
+        except ValidationError as error:
+            first = error.errors()[0]
+            if not first["loc"]:
+                raise ValueError(first["msg"]) from None
+            got = "" if first["type"] == "missing" else f"; got {shown(first['input'])}"
+            raise ValueError(f"{path}: {first['loc'][0]}: {first['msg']}{got}") from None
 
 
 def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) -> None:

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from kgfast.adapters import ogb
 from kgfast.adapters.foreign import (
+    Options,
     block_scorer,
     check_agreement,
     check_width,
-    finite_option,
     load_weights,
     read_npy,
     read_options,
-    text_option,
-    whole_option,
 )
 from kgfast.eval import rank
 from kgfast.graph import KnownTriples
@@ -276,27 +275,35 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
         return _loaded(Path(folder))
 
 
+class _Arguments(Options):
+    """Arguments in ``config.json``."""
+
+    model: str
+    hidden_dim: PositiveInt
+    gamma: float
+    nentity: NonNegativeInt | None = None
+    nrelation: NonNegativeInt | None = None
+    double_entity_embedding: Any = None
+    double_relation_embedding: Any = None
+
+
 def _loaded(folder: Path) -> Model:
     path = folder / "config.json"
-    config = read_options(
-        path, "a run of the official code has this file", ("model", "hidden_dim", "gamma")
-    )
-    name, dim = text_option(path, config, "model"), whole_option(path, config, "hidden_dim")
+    config = read_options(path, "a run of the official code has this file", _Arguments)
+    name, dim = config.model, config.hidden_dim
     if name not in _MODELS:
         raise ValueError(
             f"{path}: model {shown(name)} is not available; known: {', '.join(_MODELS)}"
         )
     state, source = _state(folder)
-    gamma = finite_option(path, "gamma", state.get("gamma", config["gamma"]))
-    for what in _TABLES:
-        is_doubled = bool(config.get(f"double_{what}"))
+    gamma = float(state.get("gamma", config.gamma))
+    for what, rows in zip(_TABLES, (config.nentity, config.nrelation), strict=True):
+        is_doubled = bool(getattr(config, f"double_{what}"))
         is_doubled |= name == "ComplEx" or (name, what) == ("RotatE", "entity_embedding")
         check_width(f"{source}: {what}", state[what], dim, is_doubled, dim * (1 + is_doubled))
-        key = f"n{what.removesuffix('_embedding')}"
-        rows = whole_option(path, config, key, least=0) if config.get(key) is not None else 0
         if rows and len(state[what]) != rows:
             raise ValueError(
-                f"{source}: {what} must have {rows} rows ({key} of config.json); got "
+                f"{source}: {what} must have {rows} rows, as config.json says; got "
                 f"{len(state[what])}"
             )
     tables = (state[what] for what in _TABLES)

@@ -6,7 +6,6 @@ stopping and hyper-parameter searches find the evaluator by name.
 
 import inspect
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast
 
@@ -40,7 +39,6 @@ from kgfast.models import (
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 
-_KEPT = 4  # filters in the cache: of valid and of test, for two data sets
 # Dtypes of ranks in PyKEEN, so that metrics agree in their last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
 
@@ -222,7 +220,6 @@ class _Ranked(RankBasedEvaluator):
     def __init__(self, *, nan: Literal["error", "worst"] = "error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.nan = nan
-        self._filters: dict[tuple[Any, ...], tuple[list[Any], KnownTriples]] = {}
         self._said: set[str] = set()
 
     def evaluate(
@@ -262,7 +259,7 @@ class _Ranked(RankBasedEvaluator):
         ranks = rank(
             converted,
             mapped_triples,
-            known=self._known([mapped_triples, *extra], model.device),
+            known=KnownTriples(mapped_triples, *extra) if self.filtered else None,
             sides=cast(tuple[Side, ...], tuple(asked["targets"])),
             nan=self.nan,
             progress=asked["use_tqdm"] and not disabled,
@@ -282,22 +279,6 @@ class _Ranked(RankBasedEvaluator):
         if not asked["targets"] or set(asked["targets"]) - {"head", "tail"}:
             return f"targets {tuple(asked['targets'])}"
         return None
-
-    def _known(self, parts: list[Tensor], device: torch.device) -> KnownTriples | None:
-        """Return the filter; a cached filter if the tensors were not written to since."""
-        if not self.filtered:
-            return None
-        key = (str(device), *((id(part), _version(part)) for part in parts))
-        held = self._filters.get(key)
-        if held is not None and all(
-            ref() is part for ref, part in zip(held[0], parts, strict=True)
-        ):
-            return held[1]
-        known = KnownTriples(*parts).to(device)
-        self._filters[key] = [weakref.ref(part) for part in parts], known
-        while len(self._filters) > _KEPT:
-            del self._filters[next(iter(self._filters))]
-        return known
 
     def _keep(self, ranks: Ranks, num_entities: int) -> None:
         """Put ranks where PyKEEN's ``finalize`` expects ranks."""
@@ -339,11 +320,6 @@ def _check_triples(name: str, triples: Any) -> None:
         said = f"shape {list(triples.shape)}" if is_tensor else type(triples).__name__
         raise ValueError(f"{name} must be a tensor [T, 3] of ids; got {said}")
     as_integers(name, triples)
-
-
-def _version(tensor: Tensor) -> int:
-    """Return the number of writes to a tensor; tensors of inference mode count none."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 for _evaluator in (KgfastEvaluator, KgfastMacroEvaluator):

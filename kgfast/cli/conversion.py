@@ -8,13 +8,13 @@ import typer
 
 from kgfast.cli.common import command, say
 
-Format = StrEnum("Format", "official dglke libkge pykeen")
+Format = StrEnum("Format", "official dglke libkge")
 
 
 @command
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="A folder of the official code, DGL-KE or PyKEEN; a LibKGE file.")
+        Path, typer.Argument(help="A folder of the official code or DGL-KE; a LibKGE file.")
     ],
     out: Annotated[Path, typer.Option(help="A new folder for the tables.")],
     format: Annotated[
@@ -26,13 +26,10 @@ def convert(
     data: Annotated[
         Path | None, typer.Option(help="The folder of the data, for the names of the rows.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Unpickle a model of PyKEEN, which can run anything.")
-    ] = False,
 ) -> None:
     """Turn a model of another library into a folder of tables."""
     from kgfast.adapters.convert import convert as converted
 
     chosen = None if format is None else format.value
-    for path in converted(source, out, format=chosen, data=data, trust=trust):
+    for path in converted(source, out, format=chosen, data=data):
         say(str(path))

@@ -129,7 +129,7 @@ def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
     ("make", "message"),
     [
         (lambda path: convert(path / "nowhere", path / "out"), "nowhere: no such file or folder"),
-        (lambda path: convert(path, path / "out"), "neither config.json .* nor trained_model.pkl"),
+        (lambda path: convert(path, path / "out"), "config.json .* is not there"),
         (lambda path: convert(libkge(path, "transh"), path / "out"), "model 'transh' is not avail"),
         (lambda path: convert(libkge(path, l_norm=3.0), path / "out"), "l_norm must be 1 or 2"),
         (lambda path: convert(libkge(path, l_norm=None), path / "out"), "l_norm must be 1 or 2"),
@@ -143,7 +143,6 @@ def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
             "21 names of entities, but .* has 20 rows",
         ),
         (lambda path: convert(libkge(path), path / "out", format="other"), "format must be one of"),
-        (lambda path: convert(path, path / "out", format="pykeen"), "trained_model.pkl: no such"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, make, message):
@@ -151,12 +150,6 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, make, messa
         make(tmp_path)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.tmp").exists()
-
-
-def test_a_pickle_is_not_opened_without_trust(tmp_path):
-    (tmp_path / "trained_model.pkl").write_bytes(b"anything")
-    with pytest.raises(ValueError, match="loading it runs any code in it: say that you trust"):
-        convert(tmp_path, tmp_path / "out")
 
 
 def test_a_folder_of_tables_is_not_converted_again(tmp_path):
