@@ -75,7 +75,7 @@ def convert(
 
 
 class _Config(Options):
-    model_name: Any = None  # of DGL-KE
+    model_name: Any = None  # only DGL-KE has this key
 
 
 def _format_of(source: Path) -> str:

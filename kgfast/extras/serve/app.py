@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import uvicorn
@@ -23,13 +24,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from kgfast import __version__
-from kgfast.extras.serve.batching import Batcher
 from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.questions import RankBody, Reader, Refused, ScoreBody, TopkBody
 from kgfast.graph import did_you_mean
 from kgfast.text import escaped, shown
 
-BATCH = 64  # queries of requests that share a sweep
 _HOST = re.compile(r"\*|(\*\.)?[^\s:/@*\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 
 
@@ -73,7 +72,7 @@ def make_app(
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(f"an allowed host is a name, an address, or *; got {shown(host)}")
-    reader, batcher = Reader(engine, max_k, max_queries), Batcher(engine.answers, BATCH)
+    reader, thread = Reader(engine, max_k, max_queries), ThreadPoolExecutor(1, "kgfast-engine")
     handlers: dict[Any, Any] = {
         Refused: lambda _, error: _error(422, str(error), error.field),
         RequestValidationError: lambda _, error: _error(422, *_first_wrong(error.errors())),
@@ -90,7 +89,9 @@ def make_app(
 
     async def answer(read: Callable[[Any], Any], body: BaseModel) -> Response:
         question = await asyncio.to_thread(read, body)  # names like a wrong one take a while
-        return _Json(await batcher.ask(question))
+        # One call at a time has all cores.
+        loop = asyncio.get_running_loop()
+        return _Json(await loop.run_in_executor(thread, engine.answer, question))
 
     @app.post("/topk", **described)
     async def topk(body: TopkBody) -> Response:
@@ -109,7 +110,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Describe the model; count calls of the engine, and their queries."""
+        """Describe the model."""
         model, known, names = engine.model, engine.known, engine.names
         return {
             "status": "ok",
@@ -121,8 +122,6 @@ def make_app(
             "names": None not in names,
             "labels": any(it is not None and bool(it.labels) for it in names),
             "types": engine.types is not None,
-            "calls": batcher.calls,
-            "queries": batcher.queries,
         }
 
     app.mount("/", StaticFiles(packages=[("kgfast.extras.serve", "page")], html=True))

@@ -1,8 +1,7 @@
-"""Model that answers: many questions of one kind by one call of `topk` or `rank`."""
+"""Model that answers a question by one call of `topk` or `rank`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import torch
@@ -10,13 +9,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from kgfast.eval import Index, rank, topk
+from kgfast.eval import Index, Ranks, rank, topk
 from kgfast.frames import score_column
 from kgfast.graph import KnownTriples, Names, TypeConstraints
 from kgfast.models import Side
 
 Answer = dict[str, Any]  # JSON object
-_Rows = tuple[Answer, dict[str, list[Any]]]  # fields of all answers, and those of each query
 _VECTORS = 64  # numbers; no vector of torch holds more
 
 
@@ -31,14 +29,6 @@ class Question:
     k: int = 0  # answers to a query
     candidates: Sequence[list[int]] | None = None  # distinct ids of each query; None: not listed
     types: bool = False  # candidates are those of the relation
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Return the key that questions of one call share."""
-        return self.kind, self.sides, self.include_known, self.candidates is None, self.types
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
 
 
 @dataclass(frozen=True)
@@ -72,29 +62,32 @@ class Engine:
     index: Index | None = None
     types: TypeConstraints | None = None
 
-    def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return the JSON object of each question of one ``key``, by one call of the model."""
-        columns = {
-            role: _ids([id for question in questions for id in question.columns[role]])
-            for role in questions[0].columns
-        }
-        method = {"topk": self._topk, "rank": self._rank, "score": self._score}
-        shared, rows = method[questions[0].kind](questions, columns)
-        parts = [slice(*pair) for pair in pairwise(accumulate(map(len, questions), initial=0))]
-        return [shared | {name: of_all[part] for name, of_all in rows.items()} for part in parts]
-
-    def _topk(self, questions: Sequence[Question], columns: dict[str, Any]) -> _Rows:
-        side, options = questions[0].sides[0], self._options(questions)
+    def answer(self, question: Question) -> Answer:
+        """Return the JSON object that answers a question."""
+        columns = {role: _ids(ids) for role, ids in question.columns.items()}
+        if question.kind == "score":
+            return self._score(columns)
+        candidates: Any = self.types if question.types else None
+        if question.candidates is not None:
+            lists = list(map(_ids, question.candidates))
+            candidates = pad_sequence(lists, batch_first=True, padding_value=-1)
+        known = None if question.include_known else self.known
+        options = {"known": known, "candidate_ids": candidates}
+        options |= {"dims": self.dim, "index": self.index}
+        is_filtered = {"filtered": known is not None}
+        if question.kind == "rank":
+            triples = torch.stack([*columns.values()], 1)
+            ranks = rank(self.model, triples, sides=question.sides, **options)
+            return is_filtered | {"ranks": _listed_ranks(ranks)}
+        (side,) = question.sides
         there = self.model.num_relations if side == "relation" else self.model.num_entities
-        k = min(there, max(question.k for question in questions))
-        found = topk(self.model, **columns, k=k, pad=True, **options)
-        each = [question.k for question in questions for _ in range(len(question))]
-        listed = [
-            self._listed(self.names[side == "relation"], ids[ids >= 0][:k], scores[ids >= 0][:k])
-            for k, ids, scores in zip(each, found.ids.cpu(), found.scores.cpu(), strict=True)
+        k = min(there, question.k)
+        best = topk(self.model, **columns, k=k, pad=True, **options)
+        answers = [
+            self._listed(self.names[side == "relation"], ids[ids >= 0], scores[ids >= 0])
+            for ids, scores in zip(best.ids.cpu(), best.scores.cpu(), strict=True)
         ]
-        shared = {"predicted": side, "filtered": options["known"] is not None}
-        return shared, {"answers": listed}
+        return {"predicted": side} | is_filtered | {"answers": answers}
 
     def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
         columns: dict[str, list[Any]] = {"id": ids.tolist()}
@@ -107,37 +100,14 @@ class Engine:
             columns["probability"] = found.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _rank(self, questions: Sequence[Question], columns: dict[str, Any]) -> _Rows:
-        sides, options = questions[0].sides, self._options(questions)
-        ranks = rank(self.model, torch.stack([*columns.values()], 1), sides=sides, **options)
-        kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
-        rows = zip(*(getattr(ranks, kind).tolist() for kind in kinds), strict=True)
-        listed = [
-            {
-                side: dict(zip(kinds, values, strict=True))
-                for side, values in zip(sides, zip(*row, strict=True), strict=True)
-            }
-            for row in rows
-        ]
-        return {"filtered": options["known"] is not None}, {"ranks": listed}
-
-    def _score(self, _: Sequence[Question], columns: dict[str, Any]) -> _Rows:
+    def _score(self, columns: dict[str, Any]) -> Answer:
         """Return scores of tails like `topk`: canonical, rounded once."""
         tails = columns.pop("tails")[:, None]
         scores = topk(self.model, **columns, k=1, candidate_ids=tails, dims=self.dim).scores[:, 0]
-        rows = {"scores": score_column(scores).tolist()}
-        if (found := self._meaning(scores)) is not None:
-            rows["probabilities"] = found.tolist()
-        return {}, rows
-
-    def _options(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Return the options that `topk` and `rank` share."""
-        candidates: Any = self.types if questions[0].types else None
-        if questions[0].candidates is not None:
-            candidates = _padded([ids for it in questions for ids in it.candidates or []])
-        known = None if questions[0].include_known else self.known
-        options = {"known": known, "candidate_ids": candidates}
-        return options | {"dims": self.dim, "index": self.index}
+        answer = {"scores": score_column(scores).tolist()}
+        if (probabilities := self._meaning(scores)) is not None:
+            answer["probabilities"] = probabilities.tolist()
+        return answer
 
     def _meaning(self, scores: Tensor) -> Tensor | None:
         if self.probabilities is None:
@@ -151,6 +121,13 @@ def _ids(ids: list[int]) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
-def _padded(lists: list[list[int]]) -> Tensor:
-    """Return lists as ``[B, K]``, with -1 in the places that are left."""
-    return pad_sequence(list(map(_ids, lists)), batch_first=True, padding_value=-1)
+def _listed_ranks(ranks: Ranks) -> list[Answer]:
+    kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
+    rows = zip(*(getattr(ranks, kind).tolist() for kind in kinds), strict=True)
+    return [
+        {
+            side: dict(zip(kinds, values, strict=True))
+            for side, values in zip(ranks.sides, zip(*row, strict=True), strict=True)
+        }
+        for row in rows
+    ]
