@@ -111,7 +111,7 @@ def test_the_sdist_holds_what_an_install_needs_and_no_more(sdist):
     made = {name for name in names if ".egg-info" in name} | {"PKG-INFO", "setup.cfg"}
     patterns = ["kgfast/**/*.py", "kgfast/py.typed", "kernels/**/*.py", "kernels/_cpu.pyi"]
     patterns += ["kernels/cpu/csrc/**/*.cpp", "kernels/cpu/csrc/**/*.h", "configs/**/*.py"]
-    patterns += ["kgfast/extras/report/page.*", "kgfast/extras/report/sort.js"]
+    patterns += ["kgfast/extras/report/page.*"]
     patterns += ["kgfast/extras/serve/page/*", "kgfast/datasets/sources.toml"]
     patterns += ["configs/**/*.yaml", "setup.py", "pyproject.toml", "MANIFEST.in"]
     patterns += ["README.md", "CHANGELOG.md"]

@@ -74,7 +74,7 @@ def convert(
     return sorted(Path(out).iterdir())
 
 
-class _Config(Options):
+class _Either(Options):
     model_name: Any = None  # only DGL-KE has this key
 
 
@@ -89,7 +89,7 @@ def _format_of(source: Path) -> str:
         )
     if is_saved(source):
         raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
-    return "official" if read_options(path, "", _Config).model_name is None else "dglke"
+    return "official" if read_options(path, "", _Either).model_name is None else "dglke"
 
 
 FORMATS: dict[str, Callable[[Path], NamedModel]] = {

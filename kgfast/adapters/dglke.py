@@ -50,7 +50,7 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
         return _loaded(Path(folder), as_table)
 
 
-class _Config(Options):
+class _Trained(Options):
     model_name: str
     hidden_dim: PositiveInt
     dataset: str
@@ -61,7 +61,7 @@ class _Config(Options):
 
 def _loaded(folder: Path, as_table: bool) -> Any:
     path = folder / "config.json"
-    config = read_options(path, "DGL-KE writes it beside the tables", _Config)
+    config = read_options(path, "DGL-KE writes it beside the tables", _Trained)
     name, dataset, dim = config.model_name, config.dataset, config.hidden_dim
     if name not in _MODELS:
         raise ValueError(

@@ -61,12 +61,6 @@ def test_scores_are_those_of_the_function(name, side):
         assert torch.allclose(found[:, n], score(*rows), atol=1e-5)
 
 
-def test_one_real_table_is_read_in_place():
-    score, parts = SCORES["bilinear"]
-    table = AffineModel(score, parts).candidates("tail").table
-    assert table.data_ptr() == parts.tails[0].data_ptr()
-
-
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_it_ranks_in_every_mode_of_gradients(mode):
     model = AffineModel(*SCORES["with a constant and a bias"])

@@ -111,12 +111,6 @@ def test_the_commands(tmp_path):
     assert "is there already" in error_of("convert", source, "--out", out)
 
 
-def test_names_of_packages(tmp_path):
-    found = read_libkge(libkge(tmp_path)).vocabulary
-    assert [it.names for it in found] == [tuple(names) for names in NAMES]
-    assert read_libkge(libkge(tmp_path, names=None)).vocabulary == (None, None)
-
-
 def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
     trace = {"type": "train", "valid_trace": [{"torch_version": torch.__version__, "mrr": 0.5}]}
     path = libkge_files.write(
@@ -156,13 +150,6 @@ def test_a_folder_of_tables_is_not_converted_again(tmp_path):
     convert(official(tmp_path / "theirs"), tmp_path / "ours")
     with pytest.raises(ValueError, match="is a folder of tables already"):
         convert(tmp_path / "ours", tmp_path / "again")
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 truncated"])
-def test_a_damaged_checkpoint(tmp_path, content):
-    (tmp_path / "model.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"model.pt: .*damaged"):
-        load_libkge(tmp_path / "model.pt")
 
 
 ODD = {

@@ -3,7 +3,6 @@
 import errno
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,17 +82,6 @@ def test_ranks_are_those_of_its_scores(tmp_path, name):
     )
 
 
-def test_tables_are_mapped_not_read(tmp_path):
-    model = load_dglke(write(tmp_path, "TransE"))
-    mapped = [
-        line.split()[-1]
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if ".npy" in line
-    ]
-    assert str(tmp_path / "graph_TransE_entity.npy") in mapped
-    assert model.gamma == GAMMA
-
-
 def test_writing_to_a_mapped_table_leaves_the_file(tmp_path):
     """Write in a process of its own: to memory that only reads, this ends it."""
     write(tmp_path, "TransE")
@@ -121,17 +109,6 @@ def test_a_file_larger_than_memory_may_be_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(np, "load", load)
     with pytest.raises(MemoryError, match=r"entity.npy: larger than memory; as_table=True"):
         load_dglke(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["RotatE", "TransE_l1"])
-def test_another_gamma_turns_relations_of_rotate_only(tmp_path, name):
-    triples = [(h, h % RELATIONS, (h + 1) % ENTITIES) for h in range(ENTITIES)]
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    one = load_dglke(write(tmp_path / "one", name))
-    two = load_dglke(write(tmp_path / "two", name, configured(name, gamma=0.0)))
-    equal = torch.equal(kgfast.rank(one, triples).greater, kgfast.rank(two, triples).greater)
-    assert equal == (name != "RotatE")
 
 
 ROTATE = configured("RotatE")

@@ -2,7 +2,6 @@
 
 import json
 import pickletools
-import shutil
 import zipfile
 
 import numpy as np
@@ -28,7 +27,7 @@ from kgfast.models import (
 )
 from kgfast.training import LoadedRun
 from kgfast.training.loading import Vocabularies
-from support.small_runs import RING, ring_trainer, write_ring
+from support.small_runs import ring_trainer, write_ring
 
 N, R, DIM = 30, 4, 8
 GRAPH = synthetic(N, R, 90, 10, 10)
@@ -84,24 +83,6 @@ class TestOfficial:
         if getattr(inner, "layout", "halves") == "halves":
             assert torch.equal(again.entity, inner.entity.float())
             assert torch.equal(again.relation, inner.relation.float())
-
-    def test_its_own_loader_finds_what_it_reads(self, tmp_path, config):
-        """The keys of its main, and a state dict with the names of its parameters."""
-        export_run(run_of(RotatE.init(N, R, DIM, seed=0), config), "official", tmp_path / "out")
-        content = torch.load(tmp_path / "out" / "checkpoint", weights_only=True)
-        assert {"step", "current_learning_rate", "warm_up_steps", "model_state_dict"} <= set(
-            content
-        )
-        state = content["model_state_dict"]
-        entity, relation = (
-            torch.nn.Parameter(state[f"{it}_embedding"]) for it in ("entity", "relation")
-        )
-        torch.optim.Adam([entity, relation]).load_state_dict(content["optimizer_state_dict"])
-        arguments = json.loads((tmp_path / "out" / "config.json").read_text())
-        for key in ("countries", "data_path", "model", "double_entity_embedding", "hidden_dim"):
-            assert key in arguments
-        lines = (tmp_path / "out" / "entities.dict").read_text().splitlines()
-        assert lines[3].split("\t") == ["3", "entity 3"]
 
     @pytest.mark.parametrize("name", ["a\tb", "a\nb", " a", "a ", "", "a\r"])
     def test_names_that_its_lines_cannot_hold(self, tmp_path, config, name):
@@ -268,18 +249,3 @@ def test_a_folder_that_is_there_is_not_written_into(tmp_path, config):
         export_run(run, "npy", tmp_path / "empty")
     with pytest.raises(ValueError, match="to must be one of npy, safetensors, official, pykeen"):
         export_run(run, "onnx", tmp_path / "b")
-
-
-def test_a_trained_run_goes_out_and_comes_back(tmp_path):
-    write_ring(tmp_path / "ring")
-    ring_trainer(tmp_path, tmp_path / "run").fit()
-    run = kgfast.load_run(tmp_path / "run")
-    export_run(run, "official", tmp_path / "out")
-    for name in ("train.txt", "valid.txt", "test.txt"):
-        shutil.copy(tmp_path / "ring" / name, tmp_path / "out" / name)
-    data = kgfast.datasets.load(tmp_path / "out")  # entities.dict of the folder
-    assert len(data.entities) == RING
-    found = kgfast.rank(kgfast.load_official(tmp_path / "out"), data.test, known=data.known())
-    expected = kgfast.rank(run.model, run.dataset.test, known=run.dataset.known())
-    assert torch.equal(found.greater, expected.greater)
-    assert torch.equal(found.equal, expected.equal)

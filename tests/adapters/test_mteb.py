@@ -1,6 +1,5 @@
 """mteb's search index: exact ids whatever the batch or the order of adding."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 
 from kgfast.adapters import mteb as adapter
 from kgfast.adapters.mteb import KgfastSearchIndex
-from support.overlay import run_tests_with
 
 DOCUMENTS, QUERIES, DIM = 211, 13, 16
 NAMES = [f"d{row}" for row in range(DOCUMENTS)]
@@ -77,28 +75,12 @@ def test_scores_are_the_same_bits_in_any_batch():
         torch.set_num_threads(before)
 
 
-def test_an_array_of_a_file_and_a_tensor_are_documents_too(tmp_path):
-    documents, queries = corpus()
-    np.save(tmp_path / "corpus.npy", documents)
-    mapped = np.load(tmp_path / "corpus.npy", mmap_mode="r")
-    whole = made().search(queries, 9, None)
-    assert made(documents=mapped).search(queries, 9, None) == whole
-    assert made(documents=torch.from_numpy(documents)).search(torch.tensor(queries), 9, None) == (
-        whole
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8])
 def test_other_dtypes(dtype):
     documents, queries = (np.round(4 * it).astype(dtype) for it in corpus())
     found = made("dot", documents=documents).search(queries, 5, None)
     assert found[1] == expected("dot", documents, queries)[1][:, :5].tolist()
     assert found[0] == np.sort(expected("dot", documents, queries)[0])[:, :-6:-1].tolist()
-
-
-def test_fewer_documents_than_asked_for():
-    scores, ids = made(documents=corpus()[0][:4]).search(corpus()[1], 10, None)
-    assert {len(it) for it in (*scores, *ids)} == {4}
 
 
 def test_reranking_gives_places_in_the_lists():
@@ -250,9 +232,3 @@ def test_real_protocol_is_that_of_the_index():
     for name in ("add_documents", "search", "clear"):
         theirs = inspect.signature(getattr(IndexEncoderSearchProtocol, name)).parameters
         assert list(theirs) == list(inspect.signature(getattr(KgfastSearchIndex, name)).parameters)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_with_mteb_itself(tmp_path):
-    run_tests_with(tmp_path / "venv", str(Path(__file__)), "mteb>=2")

@@ -5,10 +5,7 @@ last test runs that code itself.
 """
 
 import math
-import os
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
@@ -164,11 +161,6 @@ def test_the_step_of_the_fork_for_biokg():
     assert biokg_test_step(Official("RotatE"), split, args, types, True)["mrr_list"] < 1
 
 
-def test_tables_are_read_in_place():
-    model = Official("RotatE")
-    assert from_official(model).entity.data_ptr() == model.entity_embedding.data_ptr()
-
-
 def changed(name, **members):
     model = Official("RotatE")
     for member, value in members.items():
@@ -205,23 +197,3 @@ def test_bad_triples():
             ogb_test_step(Official("TransE"), split, ARGS, random_sampling=True)
     with pytest.raises(ValueError, match=r"tail 40 must be in 0..39"):
         test_step(Official("TransE"), [(0, 0, 40)], TRUE, ARGS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WIDTHS)
-def test_the_official_code_itself(name, monkeypatch):
-    code = os.environ.get("KGFAST_OFFICIAL_CODE")
-    if code is None:
-        pytest.skip("KGFAST_OFFICIAL_CODE names no checkout of the official code")
-    monkeypatch.syspath_prepend(str(Path(code, "codes")))
-    for module in ("model", "dataloader"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    from model import KGEModel
-
-    entity, relation = (width == 2 for width in WIDTHS[name])
-    torch.manual_seed(0)
-    model = KGEModel(name, ENTITIES, RELATIONS, DIM, GAMMA, entity, relation)
-    args = Namespace(**vars(ARGS), cuda=False, cpu_num=1, test_batch_size=4, test_log_steps=1000)
-    theirs = KGEModel.test_step(model, TEST, TRUE, args)
-    KGEModel.test_step = staticmethod(test_step)
-    assert KGEModel.test_step(model, TEST, TRUE, args) == pytest.approx(theirs, rel=1e-12)

@@ -103,12 +103,6 @@ def test_a_model_does_not_share_memory_with_its_files(tmp_path, files):
         assert torch.equal(own.add_(1.0), table + 1.0)
 
 
-def test_gamma_of_the_state_wins(tmp_path):
-    state = state_of("RotatE")
-    write_run(tmp_path, "RotatE", state, arguments("RotatE", gamma=99.0))
-    assert load_official(tmp_path).gamma == GAMMA
-
-
 def test_a_checkpoint_runs_nothing(tmp_path):
     write_run(tmp_path, "RotatE")
     torch.save({"model_state_dict": Bomb(tmp_path / "ran")}, tmp_path / "checkpoint")

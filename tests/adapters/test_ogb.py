@@ -73,12 +73,6 @@ def defined(positive, negative):
     return 0.5 * (above + (negative >= positive[:, None]).sum(1)) + 1
 
 
-def test_the_synthetic_negatives_are_hard_enough():
-    split = wikikg2()
-    assert (split["tail_neg"] == split["tail"][:, None]).any(), "no positive among its negatives"
-    assert any(len(set(row)) < K for row in split["head_neg"].tolist()), "no id is repeated"
-
-
 @pytest.mark.parametrize("pairs", [1 << 20, 60])
 def test_wikikg2_is_ranked_as_ogb_defines_it(backend, pairs, monkeypatch):
     monkeypatch.setattr(ogb, "_PAIRS", pairs)
@@ -109,13 +103,6 @@ def test_files_are_read_by_block(tmp_path, monkeypatch):
         split[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
     monkeypatch.setattr(ogb, "_PAIRS", 7 * 2 * K)
     found = ogb.evaluate(model(), split, progress=False)
-    assert torch.equal(found.realistic, expected.realistic)
-
-
-def test_tensors_serve_as_well_as_arrays():
-    split = {name: torch.as_tensor(value) for name, value in wikikg2().items()}
-    found = ogb.evaluate(model(), split)
-    expected = ogb.evaluate(model(), wikikg2())
     assert torch.equal(found.realistic, expected.realistic)
 
 
@@ -184,13 +171,6 @@ def test_no_splits_are_named():
     for types in (None, 3, [["drug"]] * T):
         with pytest.raises(ValueError, match="head_type"):
             ogb.evaluate(model(), biokg()[0] | {"head_type": types}, num_nodes=NUM_NODES)
-
-
-def test_arrays_of_negative_strides():
-    split = wikikg2()
-    turned = {name: np.asarray(ids)[::-1] for name, ids in split.items()}
-    expected, found = (ogb.evaluate(model(), it) for it in (split, turned))
-    assert torch.equal(found.greater, expected.greater.flip(0))
 
 
 def test_nodes_of_another_graph_are_refused():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn import functional
 
 import kgfast
 
@@ -64,14 +63,6 @@ def test_known_tails_are_no_candidates():
     assert found[0] < tested(model, *hrt.T, 20, log=False)[0]
 
 
-def test_a_transe_whose_nodes_are_not_normalised_is_another_model():
-    model, hrt = made("transe"), triples(200)
-    raw = kgfast.TransE(model.node_emb.weight, model.rel_emb.weight)
-    normal = kgfast.TransE(functional.normalize(model.node_emb.weight, p=1), model.rel_emb.weight)
-    assert kgfast.rank(raw, hrt).mrr != kgfast.rank(normal, hrt).mrr
-    assert kgfast.rank(from_pyg(model), hrt).mrr == kgfast.rank(normal, hrt).mrr
-
-
 class Doubled(kge.DistMult):
     def forward(self, head_index, rel_type, tail_index):
         return -2 * super().forward(head_index, rel_type, tail_index)
@@ -120,14 +111,6 @@ def test_ids_that_do_not_fit_are_named(name):
     given = {"head_index": HEAD, "rel_type": RELATION, "tail_index": TAIL} | change
     with pytest.raises((ValueError, TypeError), match=message):
         tested(made("transe"), **given, batch_size=20, log=False)
-
-
-def test_ids_may_be_arrays_in_any_order():
-    model = made("transe")
-    expected = tested(model, *triples().T, 20, log=False)
-    assert tested(model, *triples().numpy()[::-1].T, 20, log=False) == pytest.approx(expected)
-    assert tested(model, *triples().T.int(), 20, log=False) == expected
-    assert tested(model, *triples().T.tolist(), 20, log=False) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,11 +1,8 @@
 """Self-contained HTML page about a run.
 
-Everything is escaped. A policy in the head of the page allows the single script by hash, and no
-network address.
+Everything is escaped. A policy in the head of the page allows no script and no network address.
 """
 
-import base64
-import hashlib
 import heapq
 import os
 import re
@@ -106,7 +103,6 @@ def write_report(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
     )
     environment.filters["breakable"] = lambda text: _breakable(jinja2.filters.escape(escaped(text)))
-    script = environment.get_template("sort.js").render()
     page: str = environment.get_template("page.html.jinja").render(
         title=folder.path.resolve().name,
         loaded=loaded,
@@ -134,8 +130,6 @@ def write_report(
         config=config.read_text(encoding="utf-8"),
         config_name=config.name,
         samples=samples,
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **_groups(ranks, names[1], samples, hits),
     )
     path = folder.path / "report.html" if out is None else Path(out)

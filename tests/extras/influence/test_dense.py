@@ -143,12 +143,6 @@ def test_autocast_and_training_mode_change_nothing():
     assert torch.equal(found, expected)
 
 
-def test_every_backend_has_the_same(backend):
-    model, loss = DistMult.init(ENTITIES, RELATIONS, 8, seed=0), LOSSES["bce, smoothed"]
-    expected = dense_influences(model, TRAIN, TEST, loss, "all")
-    assert_close(whole(model, loss=loss, parameters="all"), expected)
-
-
 @pytest.mark.parametrize("inverses", [False, True])
 def test_rows_of_which_a_candidate_is_half_are_refused(inverses):
     model = CP.init(ENTITIES, 2 * RELATIONS, 4, seed=0)

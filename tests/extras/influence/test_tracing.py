@@ -84,12 +84,6 @@ def test_files_and_rates_may_be_chosen(run):
     assert last.rates == pytest.approx([0.02 / 12])
 
 
-def test_a_run_that_kept_no_models_has_its_best(tmp_path):
-    trainer_of(tmp_path, GRAPH, train={"steps": 4, "mode": "1vsall"}, **DOT).fit()
-    found = tracin(tmp_path, test=GRAPH.test.hrt[:1])
-    assert found.checkpoints == [str(tmp_path / "best.safetensors")]
-
-
 def test_runs_of_queries_with_all_their_answers(tmp_path):
     run = fit(tmp_path / "run", mode="kvsall", loss={"name": "bce", "label_smoothing": 0.1})
     test = GRAPH.test.hrt[:3]
@@ -153,12 +147,6 @@ def test_nothing_has_no_influence(run):
     found = tracin(run, none, GRAPH.test.hrt[:2])
     assert (found.ids.shape, found.matrix.shape) == ((2, 0), (2, 0))
     assert self_influence(run, none).shape == (0,)
-
-
-def test_a_bar_counts_examples(run, capsys):
-    tracin(run, test=GRAPH.test.hrt[:1], progress=True)
-    count = 2 * 2 * len(GRAPH.train)
-    assert f"{count}/{count}" in capsys.readouterr().out
 
 
 TEST = GRAPH.test.hrt[:1]

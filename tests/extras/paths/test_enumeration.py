@@ -66,21 +66,6 @@ def test_a_range_is_made_without_those_before_it():
     assert paths[12_345_678_901_234:12_345_678_901_235].tolist() == [[12, 34, 56, 78, 90, 12, 34]]
 
 
-def test_empty_graphs_have_no_paths():
-    for num_nodes in (0, 3):
-        paths = Paths(tensor_of([]), num_nodes)
-        assert len(paths) == 0
-        assert paths[:].shape == (0, 4)
-        assert list(paths.chunks()) == []
-        assert paths.per_node().tolist() == [0] * num_nodes
-
-
-def test_int32_edges_are_those_of_int64():
-    edges = tensor_of([(0, 1), (1, 2), (2, 3)])
-    assert torch.equal(Paths(edges.int(), 4)[:], Paths(edges, 4)[:])
-    assert Paths(edges.int(), 4)[:].dtype == torch.int64
-
-
 GOOD = tensor_of([(0, 1), (1, 2)])
 
 

@@ -76,17 +76,6 @@ def test_degenerate_points_have_gradient_zero(function, rows, value, dtype):
         assert torch.equal(point.grad, torch.zeros_like(point))
 
 
-def test_a_degenerate_row_spoils_no_other():
-    rows = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(3))
-    a, b, c, d = points(*rows.tolist())
-    with torch.no_grad():
-        c[0] = b[0]
-    torsion(a, b, c, d).sum().backward()
-    assert torch.equal(a.grad[0], torch.zeros(3, dtype=torch.float64))
-    assert bool(a.grad[1].isfinite().all())
-    assert float(a.grad[1].abs().sum()) > 0
-
-
 def test_points_of_a_plane_are_refused():
     flat = torch.zeros(4, 2)
     for function, count in ((angle, 3), (torsion, 4)):

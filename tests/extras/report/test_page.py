@@ -1,7 +1,5 @@
 """The page of a run: what it says, and that nothing of it is code."""
 
-import base64
-import hashlib
 import re
 import shutil
 import sys
@@ -108,7 +106,7 @@ def test_labels_are_escaped(text, reader):
     assert "{{ 7*7 }}" in text
     assert "\x1b" not in text
     assert "\\u001b[2J" in text
-    assert reader.tags.count("script") == 1
+    assert "script" not in reader.tags
     assert any(EVIL in it for it in reader.texts["td"])
 
 
@@ -130,24 +128,9 @@ def test_logs_that_are_damaged_are_named(run, graph, tmp_path):
 def test_it_needs_nothing_else(text, reader):
     assert all(address.startswith("#") for address in reader.addresses)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
-    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)[1]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy == (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    )
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
     assert len(reader.ids) == len(set(reader.ids))
     assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text)) <= set(reader.ids)
-
-
-def test_pictures_take_their_colours_from_the_page(text):
-    for variable in ("--ink", "--line", "--accent", "--other"):
-        assert f"var({variable})" in text
-    assert not re.search("|".join(figures.VARIABLES), text)
-
-
-@pytest.mark.slow
-def test_the_same_run_makes_the_same_page(run, graph, text, tmp_path):
-    assert write_report(run, tmp_path / "again.html", data=graph, samples=50).read_text() == text
 
 
 @pytest.fixture

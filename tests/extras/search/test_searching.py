@@ -9,7 +9,6 @@ import pytest
 from kgfast.datasets import Dataset
 from kgfast.extras.search import load_search, rows_of, search
 from kgfast.extras.search.searching import _Searching
-from kgfast.processes.placement import Placement
 from kgfast.training import Config, Trainer, load_run
 from kgfast.training.loop import Run
 from support.searches import GRAPH, search_config, without_times
@@ -61,18 +60,6 @@ def test_the_best_is_what_training_its_config_gives(searched):
     loaded = load_run(folder / "trials" / str(best), GRAPH)
     assert loaded.ranks("valid").mrr == study.best_value
     assert loaded.ranks("test").mrr > 0
-
-
-def test_only_valid_is_ranked(tmp_path, monkeypatch):
-    splits, ranks = set(), Placement.ranks
-
-    def noted(self, model, dataset, split, config):
-        splits.add(split)
-        return ranks(self, model, dataset, split, config)
-
-    monkeypatch.setattr(Placement, "ranks", noted)
-    found_by(tmp_path / "a", search_config(search={"trials": 2}))
-    assert splits == {"valid"}
 
 
 class Killed(BaseException):
@@ -186,16 +173,6 @@ def test_trials_that_come_to_nothing_are_recorded_and_the_search_goes_on(tmp_pat
             assert ended in ("done", "stopped")
     assert kinds >= {"contradicts:", "diverged:", "done", "repeats"}
     assert rows_of(study)[0]["outcome"] == "done"
-
-
-def test_a_trial_without_memory_is_recorded(tmp_path, monkeypatch):
-    def step(self, number):
-        raise MemoryError("a table of 1 TiB")
-
-    monkeypatch.setattr(Run, "_step", step)
-    (row,) = rows_of(found_by(tmp_path / "a", search_config(search={"trials": 1})))
-    assert (row["outcome"], row["mrr"]) == ("out of memory: a table of 1 TiB", None)
-    assert not (tmp_path / "a" / "best.yaml").exists()
 
 
 def test_rungs_count_steps_where_the_config_does_and_the_widest_of_sub_models(tmp_path):

@@ -105,11 +105,6 @@ class TestTopk:
         assert sorted(it["id"] for it in found["answers"][0]) == [298, 299]
         assert len(found["answers"][1]) == 5
 
-    def test_types_are_of_entities(self, typed):
-        response = typed[0].post("/topk", json={"heads": 3, "tails": 4, "candidates": "types"})
-        assert response.status_code == 422
-        assert "relations are predicted" in response.json()["error"]
-
 
 def test_ranks_are_those_of_rank(client, engine):
     triples = [(3, 2, 7), (3, 2, 8), (9, 2, 8)]
@@ -218,12 +213,6 @@ def test_what_is_no_json(client, body):
     assert response.status_code in (400, 422)
     assert response.json()["error"]
     assert client.post("/topk", content=b'{"heads": 3, "relations": 2}').status_code == 422
-
-
-def test_other_paths_and_methods(client):
-    assert client.get("/topk").status_code in (404, 405)
-    assert client.put("/score", json=TRIPLE).json() == {"error": "Method Not Allowed"}
-    assert client.get("/none").json() == {"error": "Not Found"}
 
 
 def test_bodies_are_bounded(engine):
