@@ -13,10 +13,10 @@ from kgfast.losses.entities import EntitiesLoss
 from kgfast.losses.logistic import LogisticLoss, logistic
 from kgfast.losses.loss import Loss
 from kgfast.losses.margin import MarginLoss, margin
-from kgfast.losses.med import MEDLoss, med, med_of_scores, med_of_submodels
+from kgfast.losses.med import MEDLoss, med, med_of_scores
 from kgfast.losses.negatives import NegativesLoss
 from kgfast.losses.nssa import NSSALoss, nssa, subsampling_weights
-from kgfast.losses.relation_task import relation_logits, relation_prediction
+from kgfast.losses.relation_task import relation_logits
 from kgfast.losses.sampled import sampled_scores, with_gamma
 
 LOSSES: dict[str, type[Loss]] = {
@@ -47,11 +47,9 @@ __all__ = [
     "margin",
     "med",
     "med_of_scores",
-    "med_of_submodels",
     "nssa",
     "regularizers",
     "relation_logits",
-    "relation_prediction",
     "sampled_scores",
     "smoothed_labels",
     "subsampling_weights",

@@ -4,8 +4,8 @@ For the scores ``x`` of each query with every entity, and labels ``y``::
 
     row = -sum_j (y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j))
 
-Backends fuse the loss: :func:`kgfast.ops.bce`. On dense scores the
-loss is :func:`torch.nn.functional.binary_cross_entropy_with_logits`.
+Backends fuse the loss: :func:`kgfast.ops.bce`. On dense scores the loss is
+:func:`torch.nn.functional.binary_cross_entropy_with_logits`.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.losses.batches import Batch
 from kgfast.losses.entities import EntitiesLoss, Positives, csr
-from kgfast.losses.loss import reduced
-from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_share
@@ -42,14 +40,8 @@ class BCELoss(EntitiesLoss):
     reduction : {"mean", "sum", "none"}
         Mean over all B N labels, sum over all labels, or the sum of each row. The mean over no
         label is 0.
-    precision : {"float32", "bf16"}
-        ``bf16`` rounds the factors of products to bfloat16, for models with score ``dot``; see
-        :func:`kgfast.ops.bce`.
-    sparse : bool
-        Make row gradients for anchors, and for wide relations
-        (:attr:`kgfast.Model.has_wide_relations`). The gradients of anchors are added to the
-        gradient of the candidates, without a second tensor of that size. Not available under
-        ``torch.compile``.
+    precision, sparse
+        As in :class:`kgfast.losses.EntitiesLoss`.
 
     Examples
     --------
@@ -83,7 +75,7 @@ class BCELoss(EntitiesLoss):
         *,
         side: Side = "tail",
     ) -> Tensor:
-        """Return the loss of queries.
+        """Return the loss of queries: a scalar, or ``[B]`` for the reduction ``none``.
 
         Parameters
         ----------
@@ -103,30 +95,17 @@ class BCELoss(EntitiesLoss):
         side : {"head", "tail"}
             The predicted side.
 
-        Returns
-        -------
-        Tensor
-            A scalar, or ``[B]`` for the reduction ``none``.
-
         Raises
         ------
         ValueError, TypeError
             For arguments that do not fit the model, a row without positives, an id out of range, a
             NaN or an infinity; the message names the first offending row.
         """
-        asked, queries, candidates = self._read(model, triples, side)
+        asked, queries, arguments = self._read(model, triples, side)
         a, c = self.labels(model.num_entities)
-        arguments = {
-            **self._operands(with_gamma(candidates, model, queries.dtype), model.score),
-            **csr(asked.targets_or("positives", positives), queries),
-            "label_a": a,
-            "label_c": c,
-        }
-        count = len(queries) * len(candidates.table)
-        if self.reduction == "none" or not len(queries):
-            return reduced(ops.bce(queries, **arguments), count, self.reduction)
-        divisor = count if self.reduction == "mean" else 1
-        return ops.bce(queries, **arguments, divisor=divisor)
+        arguments |= csr(asked.targets_or("positives", positives), queries)
+        count = len(queries) * len(arguments["candidates"])
+        return self._reduced(ops.bce, queries, count, **arguments, label_a=a, label_c=c)
 
 
 bce = BCELoss.function("bce")
@@ -135,7 +114,7 @@ bce = BCELoss.function("bce")
 def smoothed_labels(
     label_smoothing: float, style: SmoothingStyle, num_candidates: int
 ) -> tuple[float, float]:
-    """Return labels of binary cross entropy as ``a y + c``, in the conventions of the field.
+    """Return labels of binary cross entropy as ``(a, c)`` of ``a y + c``, as the field has them.
 
     ========== ====================== =============
     style      a                      c
@@ -145,21 +124,9 @@ def smoothed_labels(
     ``pykeen`` 1 - eps - eps/(N - 1)  eps / (N - 1)
     ========== ====================== =============
 
-    ``conve`` (Dettmers et al. 2018, official code; LibKGE) adds 1/N for every eps above 0. Without
-    smoothing every style has labels 0 and 1.
-
-    Parameters
-    ----------
-    label_smoothing : float
-        eps, in ``[0, 1)``.
-    style : {"torch", "conve", "pykeen"}
-        The convention.
-    num_candidates : int
-        N.
-
-    Returns
-    -------
-    a, c : float
+    eps is ``label_smoothing``, in ``[0, 1)``, and N ``num_candidates``. ``conve`` (Dettmers et al.
+    2018, official code; LibKGE) adds 1/N for every eps above 0. Without smoothing every style has
+    labels 0 and 1.
 
     Raises
     ------

@@ -39,7 +39,7 @@ class CrossEntropyLoss(EntitiesLoss):
         Weighted mean or weighted sum over rows, or the weighted rows. The mean over no row, or
         over weights that are all 0, is 0.
     precision, sparse
-        As in :func:`bce`.
+        As in :class:`kgfast.losses.EntitiesLoss`.
 
     Examples
     --------
@@ -68,12 +68,12 @@ class CrossEntropyLoss(EntitiesLoss):
         side: Side = "tail",
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of queries.
+        """Return the loss of queries: a scalar, or ``[B]`` for the reduction ``none``.
+
+        Parameters and errors are those of :func:`bce`, and these.
 
         Parameters
         ----------
-        model, triples, side
-            As in :func:`bce`.
         targets : Tensor, optional
             int64 ``[B]``, the true entity of each query. None takes the target of each triple.
         weights : Tensor, optional
@@ -81,54 +81,26 @@ class CrossEntropyLoss(EntitiesLoss):
             num_entities)[targets]``: see :func:`kgfast.losses.frequency_weights`. A weight
             multiplies the whole row, also its smoothed part, which torch weighs by class. Weights
             cost a second pass over the candidates.
-
-        Returns
-        -------
-        Tensor
-            A scalar, or ``[B]`` for the reduction ``none``.
-
-        Raises
-        ------
-        ValueError, TypeError
-            As in :func:`bce`.
         """
-        asked, queries, candidates = self._read(model, triples, side)
-        arguments = {
-            **self._operands(candidates, model.score),
-            "targets": asked.targets_or("targets", targets),
-            "label_smoothing": self.label_smoothing,
-        }
-        if weights is not None:
-            check_weights(weights, queries[:, 0])
-            rows = ops.cross_entropy(queries, **arguments)
-            return reduced(rows * weights, weights.sum(), self.reduction)
-        count = len(queries)
-        if self.reduction == "none" or not count:
-            return reduced(ops.cross_entropy(queries, **arguments), count, self.reduction)
-        divisor = count if self.reduction == "mean" else 1
-        return ops.cross_entropy(queries, **arguments, divisor=divisor)
+        asked, queries, arguments = self._read(model, triples, side)
+        arguments["targets"] = asked.targets_or("targets", targets)
+        arguments["label_smoothing"] = self.label_smoothing
+        if weights is None:
+            return self._reduced(ops.cross_entropy, queries, len(queries), **arguments)
+        check_weights(weights, queries[:, 0])
+        rows = ops.cross_entropy(queries, **arguments)
+        return reduced(rows * weights, weights.sum(), self.reduction)
 
 
 cross_entropy = CrossEntropyLoss.function("cross_entropy")
 
 
 def frequency_weights(triples: TriplesLike, num_entities: int) -> Tensor:
-    """Return weights of targets by how common they are (Zhang et al. 2020, official code).
+    """Return weights of targets, float32 ``[N]``, by how common they are (Zhang et al. 2020).
 
-    Weights are ``0.1 + 0.9 count(e) / max count``, where an entity counts once for each triple that
-    it heads and once for each that it ends.
-
-    Parameters
-    ----------
-    triples : Triples, Tensor or array
-        int64 ``[T, 3]``, with at least one triple.
-    num_entities : int
-        N.
-
-    Returns
-    -------
-    Tensor
-        float32 ``[N]``.
+    Weights are ``0.1 + 0.9 count(e) / max count``, as in the official code, where an entity counts
+    once for each triple that it heads and once for each that it ends. ``triples`` are int64
+    ``[T, 3]``, at least one.
 
     Raises
     ------

@@ -1,28 +1,25 @@
 """Losses over all entities: their hyperparameters, queries, candidates and labels."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kgfast.losses.batches import (
-    Asked,
-    AskedTriples,
-    Batch,
-    adds_in_place,
-    asked_triples,
-    of_distinct_anchors,
-)
-from kgfast.losses.loss import Loss, Reduction
+from kgfast import ops
+from kgfast.losses.batches import Asked, Batch
+from kgfast.losses.loss import Loss, Reduction, reduced
+from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
 from kgfast.ops.checks import check_index, check_share
+from kgfast.ops.differentiable import has_gradients
 from kgfast.ops.losses import check_precision
+from kgfast.ops.row_gradients import read_rows
 
 Positives = Tensor | tuple[Tensor, Tensor]
-Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +34,11 @@ class EntitiesLoss(Loss):
         The mean, the sum, or the loss of each query ``[B]``.
     precision : {"float32", "bf16"}
         Precision of the factors of products; see :func:`kgfast.ops.bce`.
+    sparse : bool
+        Make row gradients for anchors, and for wide relations
+        (:attr:`kgfast.Model.has_wide_relations`). The gradients of anchors are added to the
+        gradient of the candidates, without a second tensor of that size. Not available under
+        ``torch.compile``.
     takes_several : bool
         True if a query may have several targets.
     is_softmax : bool
@@ -49,7 +51,7 @@ class EntitiesLoss(Loss):
     is_softmax: ClassVar[bool]
     label_smoothing: float = 0.0
     reduction: Reduction = "mean"
-    precision: Precision = "float32"
+    precision: Literal["float32", "bf16"] = "float32"
 
     def check(self) -> None:
         check_share("label_smoothing", self.label_smoothing)
@@ -61,27 +63,31 @@ class EntitiesLoss(Loss):
 
     def _read(
         self, model: RankableModel, triples: Batch, side: Side
-    ) -> tuple[AskedTriples, Tensor, Candidates]:
-        """Return a checked batch, the queries that a model makes of it, and all candidates."""
-        check_model(model)
+    ) -> tuple[Asked, Tensor, dict[str, Any]]:
+        """Return a checked batch, its queries, and arguments of operators over all candidates."""
+        check_model(model, *(["with_entity"] if self.sparse else []))
         candidates = candidates_at(model, side, None)
-        asked = asked_triples(model, triples, side, candidates.table)
-        read = Asked(model, asked.anchors, asked.relations, side)
-        if self.sparse:
-            check_model(model, "with_entity")
-        if self.sparse or adds_in_place(model, candidates):
-            read, candidates = of_distinct_anchors(read, candidates, sparse=self.sparse)
-        return asked, read.queries(), candidates
-
-    def _operands(self, candidates: Candidates, score: str) -> dict[str, Any]:
-        """Return the arguments of operators over all candidates."""
+        asked = Asked.of(model, triples, side, candidates.table)
+        if self.sparse or _adds_in_place(model, candidates):
+            asked, candidates = _of_distinct_anchors(asked, candidates, sparse=self.sparse)
+        queries = asked.queries()
+        if not self.is_softmax:  # gamma cancels in a softmax
+            candidates = with_gamma(candidates, model, queries.dtype)
         operands = candidates.operands()
         if operands.pop("factor") is not None:
-            name = "bce" if self.takes_several else "cross_entropy"
             raise ValueError(
-                f"{name} takes no scores with a factor: RSCF needs relation_transform=False here"
+                f"{type(self).__name__} takes no scores with a factor: RSCF needs "
+                "relation_transform=False here"
             )
-        return {**operands, "score": score, "precision": self.precision}
+        return asked, queries, {**operands, "score": model.score, "precision": self.precision}
+
+    def _reduced(
+        self, operator: Callable[..., Tensor], queries: Tensor, count: int, **arguments: Any
+    ) -> Tensor:
+        """Return the rows of an operator, their sum, or their sum divided by ``count``."""
+        if self.reduction == "none" or not len(queries):
+            return reduced(operator(queries, **arguments), count, self.reduction)
+        return operator(queries, **arguments, divisor=count if self.reduction == "mean" else 1)
 
 
 def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
@@ -93,3 +99,39 @@ def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
     if not isinstance(positives, tuple) or len(positives) != 2:
         raise TypeError("positives must be a tensor [B] or a pair (indptr, indices)")
     return {"positive_indptr": positives[0], "positive_indices": positives[1]}
+
+
+def _adds_in_place(model: Any, candidates: Candidates) -> bool:
+    """Return whether anchor gradients are added in place to the candidates', by default.
+
+    So a GPU, with little memory, makes no second gradient of the size of the table.
+    """
+    entity = getattr(model, "entity", None)
+    if not (isinstance(entity, Tensor) and hasattr(model, "with_entity")):
+        return False
+    if torch.compiler.is_compiling() or not has_gradients(entity):
+        return False
+    return ops.waits_for(entity.device) and _shares_memory(candidates.table, entity)
+
+
+def _of_distinct_anchors(
+    asked: Asked, candidates: Candidates, *, sparse: bool
+) -> tuple[Asked, Candidates]:
+    """Read each distinct anchor row once, and if ``sparse`` also rows of wide relations.
+
+    A GPU reads a row once per use: the host would wait for the number of distinct rows. Where
+    candidates are rows or columns of the table itself, the gradients of anchors are added in place
+    to the gradients of the candidates.
+    """
+    model, distinct, places = asked.model, asked.anchors, None
+    if not ops.waits_for(distinct.device):
+        distinct, places = distinct.unique(return_inverse=True)
+    table, rows = read_rows(model.entity, distinct)
+    if _shares_memory(candidates.table, model.entity):
+        candidates = candidates_at(model.with_entity(table), asked.side, None)
+    asked = asked.of_wide_relations() if sparse else asked
+    return asked.of_rows(rows, places), candidates
+
+
+def _shares_memory(table: Tensor, other: Tensor) -> bool:
+    return table.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

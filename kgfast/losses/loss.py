@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kgfast.kernels.checks import checks_values
 from kgfast.kernels.sampled import Reduction as Reduction
-from kgfast.ops.checks import check_device, check_tensor
+from kgfast.ops.checks import check_device, check_shape, check_tensor
 
 _REDUCTIONS = ("mean", "sum", "none")
 _OF_A_CALL = ("reduction", "sparse")  # fields that are no hyperparameters of a run
@@ -61,12 +61,14 @@ class Loss(ABC):
         """Make the function ``name`` that takes a batch and the hyperparameters together."""
         _, *of_batch = inspect.signature(cls.__call__).parameters.values()
         of_loss = dict(inspect.signature(cls).parameters)
-        accepted = {it.name for it in of_batch}
+        accepted = {parameter.name for parameter in of_batch}
 
         def loss(model: Any, *batch: Any, **options: Any) -> Tensor:
-            chosen = {key: options.pop(key) for key in of_loss if key in options}
-            for key in options:
-                if key not in accepted:
+            chosen = {}
+            for key in [*options]:
+                if key in of_loss:
+                    chosen[key] = options.pop(key)
+                elif key not in accepted:
                     raise TypeError(f"{name}() got an unexpected keyword argument {key!r}")
             return cls(**chosen)(model, *batch, **options)
 
@@ -92,12 +94,10 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}; got {reduction!r}")
 
 
-def check_mask(mask: Tensor, negative: Tensor, shape: Sequence[int] | None = None) -> None:
-    """Check a mask ``[B, K]`` of negatives; ``shape`` is the shape in the message."""
-    check_tensor("mask", mask)
-    wanted = list(negative.shape[-2:] if shape is None else shape)
-    if mask.dtype != torch.bool or list(mask.shape) != wanted:
-        raise ValueError(f"mask must be bool {wanted}; got {mask.dtype} {list(mask.shape)}")
+def check_mask(mask: Tensor, negative: Tensor, shape: Sequence[int]) -> None:
+    """Check a mask ``[B, K]`` of negatives."""
+    check_tensor("mask", mask, (torch.bool,))
+    check_shape("mask", mask, shape)
     check_device("mask", mask, negative, "scores")
 
 
@@ -106,9 +106,7 @@ def check_weights(weights: Tensor, positive: Tensor) -> None:
     check_tensor("weights", weights)
     if weights.is_complex():
         raise TypeError(f"weights must be real; got {weights.dtype}")
-    if weights.shape != positive.shape[-1:]:
-        count = positive.shape[-1]
-        raise ValueError(f"weights must have shape [{count}]; got {list(weights.shape)}")
+    check_shape("weights", weights, positive.shape[-1:])
     check_device("weights", weights, positive, "scores")
     if not len(weights) or not checks_values() or torch.compiler.is_compiling():
         return

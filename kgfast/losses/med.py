@@ -81,8 +81,14 @@ class MEDLoss(Loss):
             raise TypeError(f"model must be a MED; got {type(model).__name__}")
         widths = model.dims if dims is None else dims
         check_increasing(widths)
-        scores = sampled_scores(model, triples, negatives, side, widths, sparse=self.sparse)
-        return med_of_submodels(model, *scores, widths, mask)
+        return med_of_scores(
+            *sampled_scores(model, triples, negatives, side, widths, sparse=self.sparse),
+            [width / model.dims[-1] for width in widths],
+            (model.w1, model.w2, model.w3),
+            loss_weight=model.loss_weight,
+            positive_weight=model.positive_weight,
+            mask=mask,
+        )
 
 
 med = MEDLoss.function("med")
@@ -143,7 +149,19 @@ def med_of_scores(
     >>> med_of_scores(torch.zeros(1, 2), torch.zeros(1, 2, 3), [1.0], (one, one, 0 * one))
     tensor(1.3863)
     """
-    _check(positive, negative, fractions, mask, loss_weight, positive_weight)
+    check_tensor("positive", positive)
+    check_tensor("negative", negative)
+    if positive.ndim != 2 or negative.ndim != 3 or negative.shape[:2] != positive.shape:
+        raise ValueError(
+            "positive and negative must have shapes [C, B] and [C, B, K]; got "
+            f"{list(positive.shape)} and {list(negative.shape)}"
+        )
+    if len(fractions) != len(positive):
+        raise ValueError(f"fractions must be {len(positive)}, one per sub-model; got {fractions}")
+    if mask is not None:
+        check_mask(mask, negative, negative.shape[1:])
+    check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
+    check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
     of_positives = _hardness(w1, positive[:-1].detach(), positive_weight)
     of_negatives = w2 * negative[:-1].detach()
@@ -158,37 +176,18 @@ def med_of_scores(
     return total
 
 
-def med_of_submodels(
-    model: MED,
-    positive: Tensor,
-    negative: Tensor,
-    dims: Sequence[int],
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Return :func:`med_of_scores` with a model's scales and options, for crops ``dims``."""
-    return med_of_scores(
-        positive,
-        negative,
-        [dim / model.dims[-1] for dim in dims],
-        (model.w1, model.w2, model.w3),
-        loss_weight=model.loss_weight,
-        positive_weight=model.positive_weight,
-        mask=mask,
-    )
-
-
 # Each function below takes a few passes over the scores of all sub-models together.
 
 
 def _distance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean Huber loss of a sub-model in ``[C, *]`` and the next smaller one."""
-    less, own = scores[:-1], scores[1:]
-    if mask is None and own.numel():
-        return functional.huber_loss(less, own)
-    each = functional.huber_loss(less, own, reduction="none")
+    smaller, larger = scores[:-1], scores[1:]
+    if mask is None and larger.numel():
+        return functional.huber_loss(smaller, larger)
+    each = functional.huber_loss(smaller, larger, reduction="none")
     if mask is None:
         return each.sum()
-    return torch.where(mask, each, 0.0).sum() / (mask.sum().clamp_min(1) * len(own))
+    return torch.where(mask, each, 0.0).sum() / (mask.sum().clamp_min(1) * len(larger))
 
 
 def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -216,26 +215,3 @@ def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Te
             "from 0; use 'softmax'"
         )
     return w1 / scores
-
-
-def _check(
-    positive: Tensor,
-    negative: Tensor,
-    fractions: Sequence[float],
-    mask: Tensor | None,
-    loss_weight: str,
-    positive_weight: str,
-) -> None:
-    check_tensor("positive", positive)
-    check_tensor("negative", negative)
-    if positive.ndim != 2 or negative.ndim != 3 or negative.shape[:2] != positive.shape:
-        raise ValueError(
-            "positive and negative must have shapes [C, B] and [C, B, K]; got "
-            f"{list(positive.shape)} and {list(negative.shape)}"
-        )
-    if len(fractions) != len(positive):
-        raise ValueError(f"fractions must be {len(positive)}, one per sub-model; got {fractions}")
-    if mask is not None:
-        check_mask(mask, negative)
-    check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
-    check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)

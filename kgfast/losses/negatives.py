@@ -67,7 +67,7 @@ class NegativesLoss(Loss):
         weights: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of a batch; the scores need not be stored.
+        """Return the loss of a batch, a scalar or ``[B]``; the scores need not be stored.
 
         Parameters
         ----------
@@ -78,19 +78,13 @@ class NegativesLoss(Loss):
             :func:`kgfast.losses.subsampling_weights`.
         mask : Tensor, optional
             bool ``[B, K]``: False where a negative takes no part.
-
-        Returns
-        -------
-        Tensor
-            A scalar, or ``[B]`` for the reduction ``none``.
         """
         sample = read(model, triples, negatives, side, None, sparse=self.sparse, mask=mask)
         self._check_weights(weights, sample.targets)
         fused = None
         if self.kernel is not None:
             fused = NegativeLoss(self.kernel, self.parameter(), mask, self.reduction, weights)
-        of_scores = partial(self._of, weights=weights, mask=mask)
-        return loss_of(sample, fused, of_scores)
+        return loss_of(sample, fused, partial(self._of, weights=weights, mask=mask))
 
     def of_scores(
         self,
@@ -99,7 +93,7 @@ class NegativesLoss(Loss):
         weights: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of given scores.
+        """Return the loss of given scores, ``[...]``, or ``[..., B]`` for the reduction ``none``.
 
         Parameters
         ----------
@@ -108,11 +102,6 @@ class NegativesLoss(Loss):
             embeddings) stay in the result.
         weights, mask : Tensor, optional
             As in a call with a model.
-
-        Returns
-        -------
-        Tensor
-            ``[...]``, or ``[..., B]`` for the reduction ``none``.
 
         Raises
         ------
@@ -130,7 +119,7 @@ class NegativesLoss(Loss):
             )
         check_device("negative", negative, positive, "positive scores")
         if mask is not None:
-            check_mask(mask, negative)
+            check_mask(mask, negative, negative.shape[-2:])
         self._check_weights(weights, positive)
         return self._of(positive, negative, weights, mask)
 

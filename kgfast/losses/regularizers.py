@@ -1,29 +1,29 @@
 """Penalties of the embeddings of triples, for any loss: N3, L2 and DURA.
 
-Each penalty is a function of a model and of triples. Penalties are on rows of the tables
-themselves. For filtered and croppable models (RSCF, MED) these are the tables of the inner model.
+Each penalty is a function of a model and of triples, a mean over triples. Penalties are on rows of
+the tables themselves. For filtered and croppable models (RSCF, MED) these are the tables of the
+inner model.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional
+from torch.nn.functional import embedding
 
-from kgfast.graph import TriplesLike, as_triples_tensor
-from kgfast.losses.batches import checked, count_of
-from kgfast.losses.loss import Reduction, check_reduction, reduced
+from kgfast.graph import TriplesLike
+from kgfast.kernels.spares import numbers
+from kgfast.losses.batches import Asked
+from kgfast.losses.loss import reduced
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.checks import check_bounded, check_index
+from kgfast.ops.checks import check_bounded
 from kgfast.ops.row_gradients import read_rows
-from kgfast.ops.values import safe_ids
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
 _OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear scores
@@ -35,10 +35,9 @@ def n3(
     *,
     side: Side = "tail",
     weighted: bool = True,
-    reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Compute the nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
+    """Compute the nuclear 3-norm of triples: the mean of ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
     See Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
     rows. The norm itself is a third of this sum. The weight in the authors' code, and
@@ -50,20 +49,18 @@ def n3(
         Also a :class:`kgfast.Reciprocal` (or RSCF, MED) around one of these.
     triples : Triples, Tensor or array; or pair of Tensor
         int64 ``[B, 3]``; or anchors and relations ``[B]`` of queries with many answers. Rows of
-        answers then have no penalty.
+        answers then have no penalty. The mean over no triple is 0.
     side : {"head", "tail"}
         The predicted side; with a Reciprocal, the relation or the inverse takes part.
     weighted : bool
         Count a row once per use; else once in all, with equal shares for all uses.
-    reduction : {"mean", "sum", "none"}
-        The mean over no triple is 0.
     sparse : bool
         Make row gradients for the entity table (:class:`kgfast.RowGradients`).
 
     Returns
     -------
     Tensor
-        A scalar, or ``[B]`` for ``none``.
+        A scalar.
 
     Raises
     ------
@@ -78,7 +75,7 @@ def n3(
     """
     uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
     _check_fits("n3", uses.model, _OF_FACTORS)
-    return _reduced(uses.of_factors(partial(_cubes, uses.model)), reduction)
+    return _mean(uses.of_factors(lambda rows: _cubes(uses.model, rows)))
 
 
 def l2(
@@ -87,20 +84,12 @@ def l2(
     *,
     side: Side = "tail",
     weighted: bool = True,
-    reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Compute squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
+    """Compute squared lengths of triples: the mean of ``|h|^2 + |r|^2 + |t|^2``.
 
     Unless ``weighted`` is False, a row counts once per use, which LibKGE calls weighted by
-    frequency.
-
-    Parameters
-    ----------
-    model : Model
-        Any model of kgfast.
-    triples, side, weighted, reduction, sparse
-        See :func:`n3`.
+    frequency. Any model of kgfast has this penalty; all else is as in :func:`n3`.
 
     Examples
     --------
@@ -109,7 +98,7 @@ def l2(
     tensor(14.)
     """
     uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
-    return _reduced(uses.of_factors(_squares), reduction)
+    return _mean(uses.of_factors(_squares))
 
 
 def dura(
@@ -118,33 +107,20 @@ def dura(
     *,
     side: Side = "tail",
     product_weight: float = 1.0,
-    reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Compute DURA, induced by duality: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
+    """Compute DURA, induced by duality: the mean of ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
 
     See Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
     distances of query and candidate. ``R`` is the relation as a matrix, which is diagonal for
-    DistMult, ComplEx and CP.
+    DistMult, ComplEx and CP. Queries need targets; all else is as in :func:`n3`.
 
     Parameters
     ----------
     model : DistMult, ComplEx, CP or RESCAL
         Also a :class:`kgfast.Reciprocal` around one of these.
-    triples, side, reduction, sparse
-        See :func:`n3`; queries need targets.
     product_weight : float
         ``w``, at least 0.
-
-    Returns
-    -------
-    Tensor
-        A scalar, or ``[B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For triples that do not fit, and a model that is not bilinear.
 
     Examples
     --------
@@ -158,8 +134,11 @@ def dura(
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
     _check_fits("dura", uses.model, _OF_PRODUCTS)
     anchors, targets = (_squares(rows) for rows in uses.entities())
-    forth, back = (_squares(rows) for rows in uses.products())
-    return _reduced(anchors + targets + product_weight * (forth + back), reduction)
+    forth, back = (
+        _squares(uses.model.with_entity(rows).queries(uses.numbers(), uses.relations, asked))
+        for rows, asked in ((uses.anchors, uses.side), (uses.targets, _other(uses.side)))
+    )
+    return _mean(anchors + targets + product_weight * (forth + back))
 
 
 @dataclass(frozen=True)
@@ -173,11 +152,14 @@ class _Uses:
     targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
     shares: Sequence[Tensor] | None = None  # [B] each: weight of a use; 1 by default
 
+    def numbers(self) -> Tensor:
+        return numbers(len(self.anchors), self.anchors.device)
+
     def entities(self) -> list[Tensor]:
         """Return the score's parts of anchors and, if given, targets, ``[B, *]`` each."""
-        rows = [_part(self.model, self.anchors, _other(self.side))]
+        rows = [self.model.with_entity(self.anchors).candidates(_other(self.side)).table]
         if self.targets is not None:
-            rows.append(_part(self.model, self.targets, self.side))
+            rows.append(self.model.with_entity(self.targets).candidates(self.side).table)
         return rows
 
     def of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
@@ -186,76 +168,52 @@ class _Uses:
         Many uses share a relation: the penalty of each relation is computed once.
         """
         distinct, places = distinct_relations(self.relations)
-        of_relations = penalty(functional.embedding(distinct, self.model.relation))
+        of_relations = penalty(embedding(distinct, self.model.relation))
         if places is not None:  # the gradient of a plain index has no fixed order
-            of_relations = functional.embedding(places, of_relations[:, None])[:, 0]
+            of_relations = embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
         penalties = [of_anchors, of_relations, *of_targets]
         if self.shares is not None:
             penalties = [one * share for one, share in zip(penalties, self.shares, strict=True)]
         return torch.stack(penalties).sum(0)
 
-    def products(self) -> list[Tensor]:
-        """Return ``h R`` and ``R t``, ``[B, *]`` each: anchors and targets as queries."""
-        assert self.targets is not None
-        numbers = torch.arange(len(self.anchors), dtype=torch.int64, device=self.anchors.device)
-        asked = ((self.anchors, self.side), (self.targets, _other(self.side)))
-        return [
-            self.model.with_entity(rows).queries(numbers, self.relations, side)
-            for rows, side in asked
-        ]
-
 
 def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> _Uses:
-    if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
-        anchors, relations = triples
-        check_index("anchors", anchors, (None,), model.entity)
-        check_index("relations", relations, (len(anchors),), model.entity)
-        relations = safe_ids("relations", relations, count_of(model, side))
-        ids = [safe_ids("anchors", anchors, model.num_entities)]
-    else:
-        hrt = as_triples_tensor(
-            triples, num_entities=model.num_entities, num_relations=count_of(model, side)
-        )
-        heads, relations, tails = hrt.to(model.entity.device).T
-        ids = [heads, tails] if side == "tail" else [tails, heads]
+    asked = Asked.of(model, triples, side, model.entity)
+    ids = [asked.anchors] if asked.targets is None else [asked.anchors, asked.targets]
     if sparse:
         _, *rows = read_rows(model.entity, *ids)
     else:
-        rows = [functional.embedding(it, model.entity) for it in ids]
-    side, relations = checked(side), model.relation_ids(relations, side)
-    own_side: Side = "tail" if model.has_inverses else side
+        rows = [embedding(some, model.entity) for some in ids]
+    relations = model.relation_ids(asked.relations, side)
+    side_of_rows: Side = "tail" if model.has_inverses else side
+    shares = None
+    if not weighted:
+        of_anchors, *of_targets = _shares(ids)
+        shares = [of_anchors, *_shares([relations]), *of_targets]
     targets = rows[1] if len(rows) > 1 else None
-    shares = None if weighted else _shares(ids, relations)
-    return _Uses(unwrapped(model), own_side, rows[0], relations, targets, shares)
+    return _Uses(unwrapped(model), side_of_rows, rows[0], relations, targets, shares)
 
 
-def _shares(entities: list[Tensor], relations: Tensor) -> list[Tensor]:
-    """Return the share of each anchor, relation and target, where ids count once among all."""
-    of_anchors, *of_targets = _once(entities)
-    return [of_anchors, *_once([relations]), *of_targets]
-
-
-def _once(ids: list[Tensor]) -> list[Tensor]:
+def _shares(ids: list[Tensor]) -> list[Tensor]:
     """Return, for each of the ids ``[B]``, one over the number of its uses in all tensors."""
     _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
     shares = counts.float().reciprocal().index_select(0, places)
-    return list(shares.split([len(it) for it in ids]))
+    return list(shares.split([len(some) for some in ids]))
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:
     if not isinstance(model, tuple(fitting)):
-        raise ValueError(
-            f"{name} takes {', '.join(it.__name__ for it in fitting)}; got {type(model).__name__}"
-        )
-
-
-def _part(model: Model, rows: Tensor, side: Side) -> Tensor:
-    return model.with_entity(rows).candidates(side).table
+        names = ", ".join(kind.__name__ for kind in fitting)
+        raise ValueError(f"{name} takes {names}; got {type(model).__name__}")
 
 
 def _other(side: Side) -> Side:
     return "head" if side == "tail" else "tail"
+
+
+def _mean(rows: Tensor) -> Tensor:
+    return reduced(rows, len(rows), "mean")
 
 
 def _squares(rows: Tensor) -> Tensor:
@@ -273,27 +231,17 @@ class _Cubes(Function):
     """Sums of the cubed moduli of complex rows, ``[B]``.
 
     With torch's operators a step takes three times as long for these sums, most of the time in
-    powers. There is no forward mode. A second derivative at 0 is NaN, as for a modulus.
+    powers. A second derivative at 0 is NaN, as for a modulus.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(re: Tensor, im: Tensor) -> Tensor:
+    def forward(ctx: Any, re: Tensor, im: Tensor) -> Tensor:
+        ctx.save_for_backward(re, im)
         squares = (re * re).add_(im * im)
         return squares.mul_(squares.sqrt()).sum(1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor, Tensor]:
         re, im = ctx.saved_tensors
         slopes = (re * re).add_(im * im).sqrt_() * (3 * grad_rows)[:, None]
         return re * slopes, im * slopes
-
-
-def _reduced(rows: Tensor, reduction: Reduction) -> Tensor:
-    check_reduction(reduction)
-    return reduced(rows, len(rows), reduction)

@@ -2,76 +2,25 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kgfast import ops
-from kgfast.losses.loss import Reduction, check_reduction, reduced
 from kgfast.losses.sampled import distinct_ids
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at
-from kgfast.ops.checks import check_index, check_tensor
+from kgfast.ops.checks import check_index
 from kgfast.ops.row_gradients import read_rows
 from kgfast.ops.values import safe_ids
 
 _NUMBERS = 1 << 22  # numbers of queries in memory at once: 16 MiB
 
 
-def relation_prediction(
-    logits: Tensor, relations: Tensor, *, reduction: Reduction = "mean"
-) -> Tensor:
-    """Compute cross entropy of relations given head and tail: ``-log softmax(logits)_r``.
-
-    With the scores of a model as logits (:func:`relation_logits`) this is the auxiliary objective
-    of Chen et al. 2021 (arXiv 2110.02834, section 3), with ``loss.relation_weight`` of a config as
-    its weight. The exact form of RSCF's term is not known, so kgfast has no such term
-    (docs/how-to/med_rscf.md).
-
-    Parameters
-    ----------
-    logits : Tensor
-        ``[B, R]`` floating point.
-    relations : Tensor
-        int64 ``[B]`` in ``0 .. R-1``.
-    reduction : {"mean", "sum", "none"}
-        Mean or sum over rows, or the rows. The mean over no row is 0.
-
-    Returns
-    -------
-    Tensor
-        A scalar, or ``[B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For shapes, dtypes or ids that do not fit; the message names the first offending row.
-
-    Examples
-    --------
-    >>> relation_prediction(torch.zeros(2, 4), torch.tensor([3, 0]))
-    tensor(1.3863)
-    """
-    check_reduction(reduction)
-    check_tensor("logits", logits)
-    check_tensor("relations", relations)
-    if logits.ndim != 2 or not logits.is_floating_point():
-        raise ValueError(f"logits must be floating point [B, R]; got {list(logits.shape)}")
-    if relations.dtype != torch.int64:
-        raise TypeError(f"relations must be int64; got {relations.dtype}")
-    if relations.shape != logits.shape[:1]:
-        raise ValueError(f"relations must have shape [{len(logits)}]; got {list(relations.shape)}")
-    outside = ((relations < 0) | (relations >= logits.shape[1])).nonzero()
-    if len(outside):
-        row = int(outside[0])
-        raise ValueError(
-            f"relations[{row}] must be in 0 .. {logits.shape[1] - 1}; got {int(relations[row])}"
-        )
-    rows = functional.cross_entropy(logits, relations, reduction="none")
-    return reduced(rows, len(rows), reduction)
-
-
 def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool = False) -> Tensor:
     """Score every relation between heads and tails, with gradients.
+
+    ``torch.nn.functional.cross_entropy(logits, relations)`` is the auxiliary objective of Chen et
+    al. 2021 (arXiv 2110.02834, section 3), with ``loss.relation_weight`` of a config as its weight.
+    The exact form of RSCF's term is not known (docs/how-to/med_rscf.md).
 
     Parameters
     ----------
@@ -109,10 +58,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
         raise TypeError("ConvE would run the network for every relation of every triple")
     check_index("heads", heads, (None,), model.entity)
     check_index("tails", tails, (len(heads),), model.entity)
-    heads, tails = (
-        safe_ids(name, ids, model.num_entities)
-        for name, ids in (("heads", heads), ("tails", tails))
-    )
+    heads = safe_ids("heads", heads, model.num_entities)
+    tails = safe_ids("tails", tails, model.num_entities)
     if sparse:
         distinct, (heads, tails) = distinct_ids(heads, tails)
         model = model.with_entity(read_rows(model.entity, distinct)[1])
@@ -123,9 +70,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
 
     def of_block(relations: Tensor) -> Tensor:
         count = len(relations)
-        queries = model.queries(
-            heads.repeat_interleave(count), relations.repeat(len(heads)), "tail"
-        )
+        anchors = heads.repeat_interleave(count)
+        queries = model.queries(anchors, relations.repeat(len(heads)), "tail")
         index = tails.repeat_interleave(count)[:, None]
         scores = ops.indexed_scores(
             queries, candidates.table, index, model.score, factor=candidates.factor
@@ -137,8 +83,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     blocks = ids.split(max(1, _NUMBERS // width))
     if len(blocks) == 1:
         return of_block(ids)
-    parts = [
+    logits = [
         checkpoint(of_block, block, use_reentrant=False, preserve_rng_state=False)
         for block in blocks
     ]
-    return torch.cat(parts, 1)
+    return torch.cat(logits, 1)

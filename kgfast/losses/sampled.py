@@ -1,20 +1,19 @@
 """Scores of triples and of sampled negatives: never ``[B, K, D]``."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import embedding, pad
 
 from kgfast import ops
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.sampled import NegativeLoss
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.spares import constant
-from kgfast.losses.batches import Asked, Batch, asked_triples, checked, of_wide_relations
+from kgfast.kernels.spares import constant, numbers
+from kgfast.losses.batches import Asked, Batch, check_side
 from kgfast.losses.loss import check_mask
 from kgfast.models import RankableModel
 from kgfast.models.base import (
@@ -26,10 +25,10 @@ from kgfast.models.base import (
     is_nested,
     operator_width,
 )
-from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_tensor
+from kgfast.ops.checks import check_index
 from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
 from kgfast.ops.row_gradients import read_rows
+from kgfast.ops.run import operands_of
 from kgfast.ops.values import check_rows, safe_ids
 
 Scores = tuple[Tensor, Tensor]
@@ -86,7 +85,21 @@ def sampled_scores(
     >>> positive.tolist(), negative.tolist()
     ([2.0], [[-2.0, 1.0]])
     """
-    return scores_of(read(model, triples, negatives, side, dims, sparse=sparse))
+    sample = read(model, triples, negatives, side, dims, sparse=sparse)
+    widths = None if dims is None else widths_of_one_pass(model, dims)
+    if dims is None or widths is not None:
+        return _scores(sample, *_operands(sample), widths)
+    crops = []
+    operands = sample.asked.queries_of(dims), candidates_of(sample.model, side, dims)
+    for dim, queries, candidates in zip(dims, *operands, strict=True):
+        width = operator_width(model, dim)
+        candidates = _with_bias(sample, candidates, queries.dtype)
+        crops.append(_scores(sample, queries, candidates, None if width is None else [width]))
+    positives, scores = zip(*crops, strict=True)
+    return (
+        torch.cat([positive.reshape(1, -1) for positive in positives]),
+        torch.cat([negative.reshape(1, *negative.shape[-2:]) for negative in scores]),
+    )
 
 
 @dataclass(frozen=True)
@@ -98,15 +111,10 @@ class Sample:
     targets: Tensor  # int64 [B]
     negatives: Tensor  # int64 [B, K]; or [K], a pool
     side: Side
-    dims: Sequence[int] | None = None  # crop widths of the model
     table: Tensor | None = None  # rows that are read instead of the candidates, with row gradients
     besides: Tensor | None = None  # more rows in these row gradients
-    rows: tuple[Tensor, Tensor] | None = None  # targets [B, G] and pool [K, G], if read before
+    rows: Sequence[Tensor] = ()  # of a pool: targets [B, G] and negatives [K, G], if read before
     entities: Tensor | None = None  # int64 [M]: the entities of the model's rows, if not all
-
-    @property
-    def is_pool(self) -> bool:
-        return self.negatives.ndim == 1
 
 
 def read(
@@ -119,38 +127,61 @@ def read(
     sparse: bool,
     mask: Tensor | None = None,
 ) -> Sample:
+    """Check a batch, and read the rows that queries and candidates are made of.
+
+    If ``sparse``, all gradients of these rows come back as one tensor.
+    """
     check_model(model)
-    has_table = isinstance(getattr(model, "entity", None), Tensor)
-    table = model.entity if has_table else candidates_at(model, checked(side), None).table
-    anchors, relations, targets = asked_triples(model, triples, side, table).complete()
-    check_negatives(negatives, len(targets), table)
+    entity = getattr(model, "entity", None)
+    if not isinstance(entity, Tensor):
+        check_side(side)
+        entity = None
+    table = candidates_at(model, side, None).table if entity is None else entity
+    asked = Asked.of(model, triples, side, table)
+    targets: Tensor = asked.targets_or("triples")
+    shape = (None,) if getattr(negatives, "ndim", 0) == 1 else (len(targets), None)
+    check_index("negatives", negatives, shape, table, "the model's candidates")
     if mask is not None:
         check_mask(mask, negatives, (len(targets), negatives.shape[-1]))
-    are_rows = is_nested(model) and not get_score(model.score).is_rscf
-    asked = Asked(model, anchors, relations, side)
-    sample = Sample(asked, model, targets, negatives, side, dims)
     if sparse:
-        return _read_sparse(sample, table if has_table else None)
-    if are_rows:
-        return _with_safe_pool(sample, table)
-    check_model(model, "with_entity")  # candidates are computed from rows: each distinct row once
-    negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
-    distinct, (anchors, targets, negatives) = distinct_ids(
-        anchors, targets, negatives, of=len(table)
-    )
-    own = model = model.with_entity(_embedded(table, distinct))
-    if not ops.waits_for(table.device):
-        several, anchors = anchors.unique(return_inverse=True)
-        own = model.with_entity(_embedded(model.entity, several))
-    asked = Asked(own, anchors, relations, side)
-    return Sample(asked, model, targets, negatives, side, dims, entities=distinct)
-
-
-def _with_safe_pool(sample: Sample, table: Tensor) -> Sample:
-    """Check the ids of a pool; ids of lists are checked during scoring."""
-    if not sample.is_pool:
+        asked = asked.of_wide_relations()
+    sample = Sample(asked, model, targets, negatives, side)
+    scored = scored_table(model, side, dims)
+    if scored is None:
+        return _read_distinct(sample, table, sparse=sparse)
+    if negatives.ndim == 1:  # the ids of lists are checked during scoring
+        sample = replace(sample, negatives=safe_ids("negatives", negatives, len(scored)))
+    if not sparse:
         return sample
-    return replace(sample, negatives=safe_ids("negatives", sample.negatives, len(table)))
+    is_shared = scored is entity and hasattr(model, "with_entity")
+    ids = [asked.anchors] if is_shared else []
+    if negatives.ndim == 1:
+        _, *rows = read_rows(scored, *ids, targets, sample.negatives)
+        sample = replace(sample, rows=rows[-2:])
+    else:
+        table, *rows = read_rows(scored, *ids)
+        sample = replace(sample, table=table, besides=asked.anchors if is_shared else None)
+    return replace(sample, asked=asked.of_rows(rows[0])) if is_shared else sample
+
+
+def _read_distinct(sample: Sample, table: Tensor, *, sparse: bool) -> Sample:
+    """Read the rows that candidates are computed from: each distinct row once."""
+    model, asked, negatives = sample.model, sample.asked, sample.negatives
+    check_model(model, "with_entity")
+    flat = safe_ids("negatives", negatives.flatten(), len(table))
+    distinct, (targets, flat) = distinct_ids(sample.targets, flat, of=len(table))
+    if sparse:
+        _, rows, anchors = read_rows(table, distinct, asked.anchors)
+    else:
+        rows, anchors = embedding(distinct, table), embedding(asked.anchors, table)
+    return replace(
+        sample,
+        asked=asked.of_rows(anchors),
+        model=model.with_entity(rows),
+        targets=targets,
+        negatives=flat.view(negatives.shape),
+        entities=distinct,
+    )
 
 
 def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor | None:
@@ -165,60 +196,6 @@ def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor |
     table = candidates_at(model, side, None).table
     is_given = table.is_leaf or table is getattr(model, "entity", None)
     return table if is_given or not hasattr(model, "with_entity") else None
-
-
-def _read_sparse(sample: Sample, entity: Tensor | None) -> Sample:
-    """Read rows so that all their gradients come back as one tensor."""
-    model, asked = sample.model, of_wide_relations(sample.asked)
-    candidates = scored_table(model, sample.side, sample.dims)
-    if candidates is None:
-        return _read_distinct(replace(sample, asked=asked), entity)
-    sample = _with_safe_pool(sample, candidates)
-    shares = candidates is entity and hasattr(model, "with_entity")
-    read = [sample.asked.anchors] if shares else []
-    if sample.is_pool:
-        _, *rows = read_rows(candidates, *read, sample.targets, sample.negatives)
-        sample = replace(sample, rows=(rows[-2], rows[-1]))
-    else:
-        table, *rows = read_rows(candidates, *read)
-        sample = replace(sample, table=table, besides=read[0] if shares else None)
-    return replace(sample, asked=asked.of_rows(rows[0]) if shares else asked)
-
-
-def _read_distinct(sample: Sample, entity: Tensor | None) -> Sample:
-    check_model(sample.model, "with_entity")
-    assert entity is not None
-    negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
-    distinct, (targets, negatives) = distinct_ids(sample.targets, negatives, of=len(entity))
-    _, rows, anchors = read_rows(entity, distinct, sample.asked.anchors)
-    return replace(
-        sample,
-        asked=sample.asked.of_rows(anchors),
-        model=sample.model.with_entity(rows),
-        targets=targets,
-        negatives=negatives.view(sample.negatives.shape),
-        entities=distinct,
-    )
-
-
-def _with_own_bias(candidates: Candidates, sample: Sample) -> Candidates:
-    bias, entities = candidates.bias, sample.entities
-    if bias is None or entities is None or len(bias) in (1, len(candidates.table)):
-        return candidates
-    return replace(candidates, bias=_embedded(bias[:, None], entities)[:, 0])
-
-
-def _embedded(table: Tensor, ids: Tensor) -> Tensor:
-    """Read rows of a table; unlike index_select's, the gradient has a fixed order on a GPU."""
-    return torch.nn.functional.embedding(ids, table)
-
-
-def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Candidates:
-    bias, factor = candidates.bias, candidates.factor
-    if bias is not None and len(bias) > 1:
-        bias = _embedded(bias[:, None], ids)[:, 0]
-    factor = None if factor is None else _embedded(factor, ids)
-    return Candidates(_embedded(candidates.table, ids) if rows is None else rows, bias, factor)
 
 
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
@@ -236,138 +213,114 @@ def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tens
     then never exactly ``of``, so that a bias of all ids differs in length from a bias of these
     rows.
     """
-    flat = torch.cat([part.flatten() for part in ids])
+    flat = torch.cat([some.flatten() for some in ids])
     if of is not None and len(flat) and ops.waits_for(flat.device):
+        rising, order = flat.sort()
+        number = pad((rising[1:] != rising[:-1]).cumsum(0), (1, 0))
         room = len(flat) if len(flat) < of else of + 1
-        distinct, places = _distinct_without_wait(flat, room)
+        distinct = rising[-1:].repeat(room).scatter_(0, number, rising)
+        places = torch.empty_like(order).scatter_(0, order, number)
     else:
         distinct, places = flat.unique(return_inverse=True)
-    parts = places.split([part.numel() for part in ids])
-    return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
-
-
-def _distinct_without_wait(ids: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct ids, padded to ``room`` with the last id, and places."""
-    rising, order = ids.sort()
-    number = functional.pad((rising[1:] != rising[:-1]).cumsum(0), (1, 0))
-    distinct = rising[-1:].repeat(room).scatter_(0, number, rising)
-    return distinct, torch.empty_like(order).scatter_(0, order, number)
-
-
-def scores_of(sample: Sample) -> Scores:
-    """Return the scores of a sample, gamma included, as :func:`sampled_scores` does."""
-    side, dims, model = sample.side, sample.dims, sample.model
-
-    def at(queries: Tensor, widths: list[int] | None, candidates: Candidates) -> Scores:
-        candidates = with_gamma(_with_own_bias(candidates, sample), model, queries.dtype)
-        score = _pool_scores if sample.is_pool else _row_scores
-        return score(queries, candidates, sample, widths)
-
-    if dims is None:
-        return at(sample.asked.queries(), None, candidates_at(model, side, None))
-    widths = widths_of_one_pass(model, dims)
-    if widths is not None:
-        return at(sample.asked.queries(), widths, candidates_at(model, side, None))
-    parts = []
-    operands = sample.asked.queries_of(dims), candidates_of(model, side, dims)
-    for dim, queries, candidates in zip(dims, *operands, strict=True):
-        width = operator_width(model, dim)
-        parts.append(at(queries, None if width is None else [width], candidates))
-    positives, negatives = zip(*parts, strict=True)
-    return (
-        torch.cat([part.reshape(1, -1) for part in positives]),
-        torch.cat([part.reshape(1, *part.shape[-2:]) for part in negatives]),
-    )
+    split = places.split([some.numel() for some in ids])
+    return distinct, [place.view(some.shape) for place, some in zip(split, ids, strict=True)]
 
 
 def loss_of(
     sample: Sample, loss: NegativeLoss | None, of_scores: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """Return the loss of a sample without crops: fused by a backend, or a function of scores."""
+    queries, candidates = _operands(sample)
+    negatives, score = sample.negatives, sample.model.score
+    if loss is None or not fuses_negatives(queries, candidates.bias, negatives, loss.weights):
+        return of_scores(*_scores(sample, queries, candidates, None))
+    if negatives.ndim == 2:
+        table = candidates.table if sample.table is None else sample.table
+        operands = operands_of(queries, table, score, candidates.bias, candidates.factor)
+        is_sparse = sample.table is not None
+        lists = sample.targets, negatives, loss
+        return list_loss(operands, *lists, sparse=is_sparse, besides=sample.besides)
+    try:
+        positive, pool = _read_pool(sample, queries, candidates, None)
+        operands = operands_of(queries, pool.table, score, pool.bias, pool.factor)
+        return pool_loss(operands, positive, loss)
+    except NonFiniteError:
+        _name_by_id(sample, candidates)
+        raise
+
+
+def _operands(sample: Sample) -> tuple[Tensor, Candidates]:
+    """Return the queries and the candidates of the whole model."""
     queries = sample.asked.queries()
-    candidates = _with_own_bias(candidates_at(sample.model, sample.side, None), sample)
-    candidates = with_gamma(candidates, sample.model, queries.dtype)
-    ids, score = sample.negatives, sample.model.score
-    if loss is None or not fuses_negatives(queries, candidates.bias, ids, loss.weights):
-        scores_of_kind = _pool_scores if sample.is_pool else _row_scores
-        return of_scores(*scores_of_kind(queries, candidates, sample, None))
-    if sample.is_pool:
-        positive, pool = _read_pool(queries, candidates, sample, None)
-        operands = run.operands_of(queries, pool.table, score, pool.bias, pool.factor)
-        with _named_by_id("candidates", candidates, ids):
-            return pool_loss(operands, positive, loss)
-    is_sparse = sample.table is not None
-    table = candidates.table if sample.table is None else sample.table
-    operands = run.operands_of(queries, table, score, candidates.bias, candidates.factor)
-    given = sample.targets, ids, loss
-    return list_loss(operands, *given, sparse=is_sparse, besides=sample.besides)
+    candidates = candidates_at(sample.model, sample.side, None)
+    return queries, _with_bias(sample, candidates, queries.dtype)
 
 
-def _row_scores(
-    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
+def _with_bias(sample: Sample, candidates: Candidates, dtype: torch.dtype) -> Candidates:
+    """Return candidates with the biases of their own entities, and gamma."""
+    bias, entities = candidates.bias, sample.entities
+    if bias is not None and entities is not None and len(bias) not in (1, len(candidates.table)):
+        candidates = replace(candidates, bias=embedding(entities, bias[:, None])[:, 0])
+    return with_gamma(candidates, sample.model, dtype)
+
+
+def _scores(
+    sample: Sample, queries: Tensor, candidates: Candidates, widths: list[int] | None
 ) -> Scores:
-    """Score target and negatives of a row in one list: one pass, one gradient of the table."""
-    index = torch.cat([sample.targets[:, None], sample.negatives], 1)
-    options: dict[str, Any] = {"bias": candidates.bias, "factor": candidates.factor, "dims": widths}
-    table = candidates.table
-    if sample.table is not None:
-        table = sample.table
-        options |= {"sparse": True, "besides": sample.besides}
-    scores = ops.indexed_scores(queries, table, index, sample.model.score, **options)
+    score = sample.model.score
+    if sample.negatives.ndim == 1:
+        try:
+            positive, pool = _read_pool(sample, queries, candidates, widths)
+            options = pool.operands()
+            return positive, ops.pairwise_scores(queries, score=score, dims=widths, **options)
+        except NonFiniteError:
+            _name_by_id(sample, candidates)
+            raise
+    index = torch.cat([sample.targets[:, None], sample.negatives], 1)  # one pass, one gradient
+    scores = ops.indexed_scores(
+        queries,
+        candidates.table if sample.table is None else sample.table,
+        index,
+        score,
+        bias=candidates.bias,
+        factor=candidates.factor,
+        dims=widths,
+        sparse=sample.table is not None,
+        besides=sample.besides,
+    )
     positive, negative = scores.split([1, sample.negatives.shape[1]], -1)
     return positive.squeeze(-1), negative
 
 
-def _pool_scores(
-    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
-) -> Scores:
-    positive, pool = _read_pool(queries, candidates, sample, widths)
-    with _named_by_id("candidates", candidates, sample.negatives):
-        score = sample.model.score
-        negative = ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
-    return positive, negative
-
-
 def _read_pool(
-    queries: Tensor, candidates: Candidates, sample: Sample, widths: list[int] | None
+    sample: Sample, queries: Tensor, candidates: Candidates, widths: list[int] | None
 ) -> tuple[Tensor, Candidates]:
     """Return the scores ``[..., B]`` of the targets, and the pool as new candidates."""
-    own, index = candidates, sample.targets[:, None]
-    of_targets, of_pool = sample.rows or (None, None)
-    if of_targets is not None:
-        own = _some(candidates, sample.targets, of_targets)
-        count = len(sample.targets)
-        index = torch.arange(count, dtype=torch.int64, device=index.device)[:, None]
-    operands = own.operands()
-    table = operands.pop("candidates")
-    with _named_by_id("table", candidates, sample.targets):
-        scores = ops.indexed_scores(
-            queries, table, index, sample.model.score, dims=widths, **operands
-        )
-    return scores.squeeze(-1), _some(candidates, sample.negatives, of_pool)
+    of_targets, ids = candidates, sample.targets
+    rows_of_targets, rows_of_pool = sample.rows or (None, None)
+    if rows_of_targets is not None:
+        of_targets = _some(candidates, ids, rows_of_targets)
+        ids = numbers(len(ids), ids.device)
+    options = of_targets.operands()
+    table = options.pop("candidates")
+    score = sample.model.score
+    scores = ops.indexed_scores(queries, table, ids[:, None], score, dims=widths, **options)
+    return scores.squeeze(-1), _some(candidates, sample.negatives, rows_of_pool)
 
 
-@contextmanager
-def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[None]:
+def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None) -> Candidates:
+    """Return some of the candidates; unlike index_select's, gradients have a fixed order."""
+    bias, factor = candidates.bias, candidates.factor
+    if bias is not None and len(bias) > 1:
+        bias = embedding(ids, bias[:, None])[:, 0]
+    factor = None if factor is None else embedding(ids, factor)
+    return Candidates(embedding(ids, candidates.table) if rows is None else rows, bias, factor)
+
+
+def _name_by_id(sample: Sample, candidates: Candidates) -> None:
     """Name a row that is not finite by id in errors, not by place among gathered rows."""
-    try:
-        yield
-    except NonFiniteError:
-        check_rows(name, candidates.table, ids)
-        raise
-
-
-def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
-    """Check type, shape and device of negatives."""
-    check_tensor("negatives", negatives)
-    if negatives.dtype != torch.int64:
-        raise TypeError(f"negatives must be int64; got {negatives.dtype}")
-    if negatives.ndim != 1 and (negatives.ndim != 2 or len(negatives) != batch):
-        raise ValueError(
-            f"negatives must have shape [{batch}, K], a row per triple, or [K], a pool for all; "
-            f"got {list(negatives.shape)}"
-        )
-    check_device("negatives", negatives, table, "the model's candidates")
+    check_rows("table", candidates.table, sample.targets)
+    check_rows("candidates", candidates.table, sample.negatives)
 
 
 def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype) -> Candidates:

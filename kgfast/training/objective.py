@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
@@ -61,7 +62,7 @@ class Objective(ABC):
         if weight and batch.targets is not None:
             relations = model.relation_ids(batch.relations, batch.side)
             logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
-            yield weight * losses.relation_prediction(logits, relations)
+            yield weight * cross_entropy(logits, relations)
         if penalty.name != "none":
             yield penalty.weight * self._penalty(model, batch)
 

@@ -163,9 +163,9 @@ def test_queries_without_targets_are_penalised():
     model = made("complex")
     batch, _, _ = next(batches_of("shared"))
     queries = batch.anchors, batch.relations
-    both = losses.regularizers.l2(model, batch.triples, side=batch.side, reduction="none")
-    one = losses.regularizers.l2(model, queries, side=batch.side, reduction="none")
-    targets = model.entity[batch.targets].square().sum(1)
+    both = losses.regularizers.l2(model, batch.triples, side=batch.side)
+    one = losses.regularizers.l2(model, queries, side=batch.side)
+    targets = model.entity[batch.targets].square().sum(1).mean()
     torch.testing.assert_close(one + targets, both)
     with pytest.raises(ValueError, match="dura takes triples"):
         losses.regularizers.dura(model, queries)

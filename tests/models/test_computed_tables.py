@@ -61,7 +61,7 @@ LOSSES = {
     "bce": lambda model: losses.bce(model, HRT),
     "cross_entropy": lambda model: losses.cross_entropy(model, HRT, side="head"),
     "med": lambda model: losses.med(model, HRT, NEGATIVES),
-    "relation prediction": lambda model: losses.relation_prediction(
+    "relation prediction": lambda model: torch.nn.functional.cross_entropy(
         losses.relation_logits(model, HRT[:, 0], HRT[:, 2]), HRT[:, 1]
     ),
     "l2": lambda model: regularizers.l2(model, HRT),

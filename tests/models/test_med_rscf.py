@@ -311,17 +311,6 @@ def test_weights_of_the_smaller_model_carry_no_gradient():
     torch.testing.assert_close(positive.grad[0], mutual + own)
 
 
-def test_relation_prediction():
-    logits = torch.randn(4, 3, dtype=torch.float64)
-    relations = torch.tensor([2, 0, 1, 1])
-    expected = -logits.exp().div(logits.exp().sum(1, keepdim=True)).log()[range(4), relations]
-    found = losses.relation_prediction(logits, relations, reduction="none")
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(losses.relation_prediction(logits, relations), expected.mean())
-    with pytest.raises(ValueError, match=r"relations\[1\] must be in 0 \.\. 2; got 3"):
-        losses.relation_prediction(logits, torch.tensor([0, 3, 1, 1]))
-
-
 def test_sub_models_of_a_step_are_consecutive():
     med = MED(base("rotate"), [1, 2, 4, 8], submodels_per_step=2)
     assert {tuple(med.draw(number)) for number in range(20)} == {(1, 2), (2, 4), (4, 8)}
