@@ -17,9 +17,9 @@ from kgfast import (
     ops,
 )
 from kgfast.datasets import synthetic
-from kgfast.kernels.sampled import NegativeLoss
+from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.ops import run
-from kgfast.ops.negatives import pool_loss
+from kgfast.ops.negatives import negative_loss
 
 N, R, DIM = 5, 2, 3
 PEOPLE = Vocabulary(["Ann Smith", "Bob", "Cy", "Dee", "Eve"])
@@ -486,7 +486,7 @@ def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
             rows = ops.bce(*given, None, indptr, indices, 1.0, 0.0, "dot")
         elif loss == "negatives":
             operands = run.operands_of(*given, "dot")
-            rows = pool_loss(operands, torch.zeros(6), NegativeLoss("nssa", 0.5))
+            rows = negative_loss(operands, Sampled(torch.zeros(6)), NegativeLoss("nssa", 0.5))
         else:
             rows = ops.indexed_scores(*given, torch.arange(6)[:, None], score="dot").flatten()
         if is_lazy:

@@ -63,12 +63,6 @@ def all_scores():
             found += ops.rank_counts(queries, table, TARGETS, *known, score, **given)
             found += ops.topk(queries, table, 3, *known, score, **given)
             found += ops.topk(queries, table, 3, score=score, candidate_ids=INDICES.unique())
-            one = {"bias": bias, "dims": dims and dims[0]}
-            found += ops.above(queries, table, -1.0, *known, score, **one)
-            own = {"candidate_ids": INDEX.sort(1).values.clone()}
-            own["candidate_ids"][:, 1:][own["candidate_ids"].diff() == 0] = -1
-            found += ops.rank_counts(queries, table, TARGETS, *known, score, **given, **own)
-            found += ops.topk(queries, table, 2, *known, score, **given, **own, pad=True)
 
             def pairwise(q, t, b, score=score, dims=dims):
                 return ops.pairwise_scores(q, t, score, bias=b, dims=dims)

@@ -1,12 +1,4 @@
-"""Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
-
-For the scores ``x`` of each query with every entity, and labels ``y``::
-
-    row = -sum_j (y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j))
-
-Backends fuse the loss: :func:`kgfast.ops.bce`. On dense scores the loss is
-:func:`torch.nn.functional.binary_cross_entropy_with_logits`.
-"""
+"""Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +21,7 @@ class BCELoss(EntitiesLoss):
 
     One target per query is 1-vs-all, several targets are KvsAll: ``-sum_j y_j log sigmoid(x_j) + (1
     - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each query with every entity and labels
-    ``y``.
+    ``y``, as :func:`torch.nn.functional.binary_cross_entropy_with_logits`.
 
     Parameters
     ----------

@@ -1,12 +1,4 @@
-"""Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
-
-For the scores ``x`` of each query with every entity, a target and smoothing eps::
-
-    row = logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j
-
-Backends fuse the loss: :func:`kgfast.ops.cross_entropy`. On dense scores the loss is
-:func:`torch.nn.functional.cross_entropy`.
-"""
+"""Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3)."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,6 @@ from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
 from kgfast.ops.checks import check_index, check_share
-from kgfast.ops.differentiable import has_gradients
 from kgfast.ops.losses import check_precision
 from kgfast.ops.row_gradients import read_rows
 
@@ -68,8 +67,8 @@ class EntitiesLoss(Loss):
         check_model(model, *(["with_entity"] if self.sparse else []))
         candidates = candidates_at(model, side, None)
         asked = Asked.of(model, triples, side, candidates.table)
-        if self.sparse or _adds_in_place(model, candidates):
-            asked, candidates = _of_distinct_anchors(asked, candidates, sparse=self.sparse)
+        if self.sparse:
+            asked, candidates = _of_distinct_anchors(asked, candidates)
         queries = asked.queries()
         if not self.is_softmax:  # gamma cancels in a softmax
             candidates = with_gamma(candidates, model, queries.dtype)
@@ -101,23 +100,8 @@ def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
     return {"positive_indptr": positives[0], "positive_indices": positives[1]}
 
 
-def _adds_in_place(model: Any, candidates: Candidates) -> bool:
-    """Return whether anchor gradients are added in place to the candidates', by default.
-
-    So a GPU, with little memory, makes no second gradient of the size of the table.
-    """
-    entity = getattr(model, "entity", None)
-    if not (isinstance(entity, Tensor) and hasattr(model, "with_entity")):
-        return False
-    if torch.compiler.is_compiling() or not has_gradients(entity):
-        return False
-    return ops.waits_for(entity.device) and _shares_memory(candidates.table, entity)
-
-
-def _of_distinct_anchors(
-    asked: Asked, candidates: Candidates, *, sparse: bool
-) -> tuple[Asked, Candidates]:
-    """Read each distinct anchor row once, and if ``sparse`` also rows of wide relations.
+def _of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Candidates]:
+    """Read each distinct anchor row once, and rows of wide relations.
 
     A GPU reads a row once per use: the host would wait for the number of distinct rows. Where
     candidates are rows or columns of the table itself, the gradients of anchors are added in place
@@ -127,11 +111,7 @@ def _of_distinct_anchors(
     if not ops.waits_for(distinct.device):
         distinct, places = distinct.unique(return_inverse=True)
     table, rows = read_rows(model.entity, distinct)
-    if _shares_memory(candidates.table, model.entity):
+    storages = candidates.table.untyped_storage(), model.entity.untyped_storage()
+    if storages[0].data_ptr() == storages[1].data_ptr():
         candidates = candidates_at(model.with_entity(table), asked.side, None)
-    asked = asked.of_wide_relations() if sparse else asked
-    return asked.of_rows(rows, places), candidates
-
-
-def _shares_memory(table: Tensor, other: Tensor) -> bool:
-    return table.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return asked.of_wide_relations().of_rows(rows, places), candidates

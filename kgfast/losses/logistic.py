@@ -1,12 +1,4 @@
-"""Logistic loss of positives and negatives (Trouillon et al. 2016, eq. 10, without its penalty).
-
-For a positive ``s`` and its negatives ``x_i``::
-
-    row = -log sigmoid(s) - sum_i log sigmoid(-x_i)
-
-The mean is over positives and negatives together. Backends fuse the loss with the scores of
-negatives (:mod:`kgfast.ops.negatives`).
-"""
+"""Logistic loss of positives and negatives (Trouillon et al. 2016, eq. 10, without its penalty)."""
 
 from dataclasses import dataclass
 

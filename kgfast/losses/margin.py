@@ -1,12 +1,4 @@
-"""Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1).
-
-For a positive ``s`` and its negatives ``x_i``::
-
-    row = sum_i max(0, margin - s + x_i)
-
-The mean is over pairs, and 0 if no pair takes part. Gamma cancels. Backends fuse the loss with the
-scores of negatives (:mod:`kgfast.ops.negatives`).
-"""
+"""Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1)."""
 
 from dataclasses import dataclass
 
@@ -19,6 +11,8 @@ from kgfast.ops.checks import check_bounded
 @dataclass(frozen=True, kw_only=True)
 class MarginLoss(NegativesLoss):
     """Margin ranking loss ``max(0, margin - s_pos + s_neg)`` (Bordes et al. 2013, eq. 1).
+
+    Gamma cancels.
 
     Parameters
     ----------

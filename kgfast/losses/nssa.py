@@ -1,12 +1,4 @@
-"""Self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6; official code).
-
-For a positive ``s`` with negatives ``x_i``, and ``p = softmax(alpha x)`` without gradient::
-
-    row = -1/2 (log sigmoid(s) + sum_i p_i log sigmoid(-x_i))
-
-The mean is over positives, which may have weights. Backends compute the loss with the scores of
-negatives (:mod:`kgfast.ops.negatives`).
-"""
+"""Self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6; official code)."""
 
 from dataclasses import dataclass
 
@@ -76,18 +68,9 @@ nssa = NSSALoss.function("nssa")
 def subsampling_weights(triples: TriplesLike) -> Tensor:
     """Return weights of triples by the rarity of their pairs (Sun et al. 2019, official code).
 
-    Weights are ``sqrt(1 / (count(h, r) + count(r, t)))``. Counts are over the given triples and
-    begin at 4 with the first occurrence. The idea is word2vec's (Mikolov et al. 2013).
-
-    Parameters
-    ----------
-    triples : Triples, Tensor or array
-        int64 ``[T, 3]``.
-
-    Returns
-    -------
-    Tensor
-        float32 ``[T]``.
+    Weights, float32 ``[T]``, are ``sqrt(1 / (count(h, r) + count(r, t)))``. Counts are over the
+    given ``triples``, int64 ``[T, 3]``, and begin at 4 with the first occurrence. The idea is
+    word2vec's (Mikolov et al. 2013).
 
     Examples
     --------

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding, pad
 
 from kgfast import ops
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.sampled import NegativeLoss
+from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant, numbers
 from kgfast.losses.batches import Asked, Batch, check_side
@@ -25,8 +25,9 @@ from kgfast.models.base import (
     is_nested,
     operator_width,
 )
-from kgfast.ops.checks import check_index
-from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
+from kgfast.ops.checks import check_index, checked_operands
+from kgfast.ops.differentiable import full_precision
+from kgfast.ops.negatives import fuses_negatives, negative_loss
 from kgfast.ops.row_gradients import read_rows
 from kgfast.ops.run import operands_of
 from kgfast.ops.values import check_rows, safe_ids
@@ -113,7 +114,7 @@ class Sample:
     side: Side
     table: Tensor | None = None  # rows that are read instead of the candidates, with row gradients
     besides: Tensor | None = None  # more rows in these row gradients
-    rows: Sequence[Tensor] = ()  # of a pool: targets [B, G] and negatives [K, G], if read before
+    rows: Sequence[Tensor] = ()  # targets [B, G] and negatives [K, G] of a pool, if read before
     entities: Tensor | None = None  # int64 [M]: the entities of the model's rows, if not all
 
 
@@ -236,14 +237,15 @@ def loss_of(
         return of_scores(*_scores(sample, queries, candidates, None))
     if negatives.ndim == 2:
         table = candidates.table if sample.table is None else sample.table
-        operands = operands_of(queries, table, score, candidates.bias, candidates.factor)
-        is_sparse = sample.table is not None
-        lists = sample.targets, negatives, loss
-        return list_loss(operands, *lists, sparse=is_sparse, besides=sample.besides)
+        rows = table, score, candidates.bias, candidates.factor
+        operands = checked_operands(queries, *rows, table_name="table")
+        lists = Sampled(None, sample.targets, negatives, sample.besides)
+        return negative_loss(operands, lists, loss, sparse=sample.table is not None)
     try:
-        positive, pool = _read_pool(sample, queries, candidates, None)
+        positive, pool = _read_pool(sample, queries, candidates, None)  # checks the queries
+        queries = full_precision(queries)
         operands = operands_of(queries, pool.table, score, pool.bias, pool.factor)
-        return pool_loss(operands, positive, loss)
+        return negative_loss(operands, Sampled(positive), loss)
     except NonFiniteError:
         _name_by_id(sample, candidates)
         raise

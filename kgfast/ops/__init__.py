@@ -5,7 +5,6 @@ runs, and picks a backend by the device of the tensors (or by :func:`use_backend
 registered with ``torch.library``, so that they work under ``torch.compile``.
 """
 
-from kgfast.ops.above import above
 from kgfast.ops.checks import TABLE_DTYPES, check_device, check_index, check_tensor
 from kgfast.ops.compose import compose, cos_sin, filters, serves_composition, serves_filters
 from kgfast.ops.differentiable import no_autocast, result_dtype
@@ -22,7 +21,6 @@ __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
     "RowGradients",
-    "above",
     "backend_for",
     "bce",
     "check_device",

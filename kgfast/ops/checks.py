@@ -29,9 +29,9 @@ def check_tensor(name: str, value: Tensor, dtypes: Sequence[torch.dtype] = ()) -
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
     """Check the shape of a tensor; an axis of None may have any size."""
-    fits = tensor.ndim == len(shape) and all(
-        size is None or size == given for size, given in zip(shape, tensor.shape, strict=True)
-    )
+    fits = tensor.ndim == len(shape)
+    for wanted_size, size in zip(shape, tensor.shape, strict=False):
+        fits = fits and wanted_size in (None, size)
     if not fits:
         wanted = ", ".join("*" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} must have shape [{wanted}]; got {list(tensor.shape)}")
@@ -90,6 +90,7 @@ def checked_operands(
     bias: Tensor | None = None,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
+    ids: Tensor | None = None,
     *,
     table_name: str = "candidates",
     precision: str = "float32",
@@ -98,7 +99,8 @@ def checked_operands(
 
     Queries in half precision, as under autocast, become float32, which is exact.
     """
-    queries, candidates = full_precision(queries), Prepared(table, get_score(score), bias, factor)
+    queries = full_precision(queries)
+    candidates = Prepared(table, get_score(score), bias, factor, ids)
     check_candidates(candidates, dims, table_name)
     check_queries(queries, candidates)
     return Operands(queries, candidates, None if dims is None else tuple(dims), precision)
@@ -134,7 +136,8 @@ def check_queries(queries: Tensor, candidates: Prepared) -> None:
     """Check shapes, dtypes and devices of queries, given checked candidates."""
     _check_rows("queries", queries, _QUERY_DTYPES)
     table, score, has_factor = candidates.table, candidates.score, candidates.factor is not None
-    expected = score.query_width(table.shape[1], has_factor)
+    planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
+    expected = table.shape[1] // score.planes * planes
     if queries.shape[1] != expected:
         why = "as candidates do"
         if score.is_rscf:

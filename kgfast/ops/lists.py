@@ -1,52 +1,13 @@
-"""Candidates that each query lists: checks, and the form that backends take."""
-
-from dataclasses import replace
-from typing import NamedTuple
+"""Candidates that each query lists, in the form that backends take."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import Checks
-from kgfast.kernels.operands import Lists, Operands
-from kgfast.ops import run
-from kgfast.ops.checks import check_index
+from kgfast.kernels.operands import Lists
 from kgfast.ops.values import check_indptr
 
 PAD = -1  # fills rows with fewer candidates than others
-
-
-class CandidateIds(NamedTuple):
-    """Candidates of a call: all rows, one list for all queries, or a list for each."""
-
-    ids: Tensor | None = None  # int64: [M] for all queries; [B, K], or [nnz] with row pointers
-    indptr: Tensor | None = None  # int64 [B + 1]
-
-    @property
-    def are_listed(self) -> bool:
-        """Return whether each query has its own candidates."""
-        return self.indptr is not None or getattr(self.ids, "ndim", 1) == 2
-
-    def check(self, operands: Operands) -> None:
-        """Check shapes, dtypes and devices."""
-        ids, indptr, count, table = self.ids, self.indptr, operands.num_queries, operands.table
-        if ids is None:
-            if indptr is not None:
-                raise ValueError("candidate_indptr must be given together with candidate_ids")
-        elif indptr is not None:
-            check_index("candidate_ids", ids, (None,), table)
-            check_index("candidate_indptr", indptr, (count + 1,), table)
-        else:
-            check_index("candidate_ids", ids, (count, None) if self.are_listed else (None,), table)
-
-    def prepared(self, operands: Operands, checks: Checks) -> tuple[Operands, Lists | None]:
-        """Return operands with checked candidates, and the checked lists of queries."""
-        lists, candidates = None, operands.candidates
-        if self.ids is not None and self.are_listed:
-            lists = lists_of(self.ids, self.indptr, candidates.num_rows)
-        elif self.ids is not None:
-            candidates = replace(candidates, ids=self.ids)
-        return replace(operands, candidates=run.prepare(candidates, checks)), lists
 
 
 def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:

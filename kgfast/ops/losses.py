@@ -62,11 +62,9 @@ def bce(
         together with the value, so scores are swept once and not twice, unless table or bias are
         in half precision or the call is compiled.
     precision : {"float32", "bf16"}
-        ``bf16``, only for ``dot`` and float32 queries, rounds the factors of products to bfloat16
-        (to nearest, ties to even). The factors are queries and candidates, and in gradients also
-        the gradient of the scores. Products are summed in float32, and all other arithmetic is
-        float32. ``bf16`` is for GPUs. The CPU's kernels multiply in float32, and a warning says so
-        once.
+        ``bf16``, only for ``dot`` and float32 queries, rounds queries, candidates and the gradient
+        of the scores to bfloat16 in products, which are summed in float32. ``bf16`` is for GPUs:
+        the CPU multiplies in float32, and a warning says so once.
 
     Returns
     -------
@@ -182,8 +180,10 @@ def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -
             *tensors, operands, loss, None if divisor is None else float(divisor), backend
         )
         return result
-    labels = (loss, None) if isinstance(loss, Bce) else (None, loss)
-    rows = _rows(operands, *labels, backend)[0]
+    if isinstance(loss, Bce):
+        rows = _rows(operands, loss, None, backend)[0]
+    else:
+        rows = _rows(operands, None, loss, backend)[0]
     return rows if divisor is None else rows.sum() / divisor
 
 
@@ -206,32 +206,32 @@ class _Eager(Function):
     ) -> Tensor:
         labels = [it for it in vars(loss).values() if isinstance(it, Tensor)]
         ctx.save_for_backward(queries, candidates, bias, *labels)
-        ctx.call = operands, loss.contiguous(), divisor, backend
-        ctx.need = LossNeed(*ctx.needs_input_grad[:3])
-        value: Tensor
+        loss, need = loss.contiguous(), LossNeed(*ctx.needs_input_grad[:3])
+        ctx.call = operands, loss, divisor, backend, need
         with common.no_autocast(queries.device):
             if divisor is None:
-                made = run.loss_value(operands, ctx.call[1], backend=backend, keep=True)
-                value, ctx.made = made.rows, made._replace(rows=made.linear)
-            else:
-                value, _, ctx.made = run.loss_total(*ctx.call, ctx.need)
-        return value
+                rows = run.loss_value(operands, loss, backend=backend, keep=True)
+                ctx.made = rows._replace(rows=rows.linear)
+                return rows.rows
+            total = run.loss_total(*ctx.call)
+            ctx.made = total.gradients
+            return total.total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise once_only("bce and cross_entropy")
         assert ctx.saved_tensors  # raises if a saved tensor was changed meanwhile
-        operands, loss, divisor, backend = ctx.call
+        operands, loss, divisor, backend, need = ctx.call
         made, grad = ctx.made, grad.resolve_neg()
         with common.no_autocast(grad.device):
             losses = run.losses_of(operands, backend)
             if divisor is None:
                 ctx.made = made._replace(scores=None)
-                gradients = losses.gradients(operands, loss, grad, ctx.need, made)
+                gradients = losses.gradients(operands, loss, grad, need, made)
             else:
                 ctx.made = None
-                gradients = made or run.loss_total(*ctx.call, ctx.need).gradients
+                gradients = made or run.loss_total(*ctx.call).gradients
                 losses.scale([it for it in gradients if it is not None], grad)
         return *_shaped(gradients, operands.bias), None, None, None, None
 

@@ -1,7 +1,6 @@
 """Losses of sampled negatives, of queries and their candidates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from kgfast.kernels.checks import checks_values
 from kgfast.kernels.operands import NamedRows, Need, Operands
 from kgfast.kernels.sampled import NegativeLoss, NegativeRows, Sampled
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_candidates, check_index, check_queries
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
 from kgfast.ops.scores import whole_factor
@@ -20,10 +18,10 @@ from kgfast.ops.values import check_moves, name_not_finite, safe_ids
 def fuses_negatives(
     queries: Tensor, bias: Tensor | None, negatives: Tensor, weights: Tensor | None = None
 ) -> bool:
-    """Return whether :func:`pool_loss` or :func:`list_loss` takes these arguments.
+    """Return whether :func:`negative_loss` takes these arguments.
 
-    Neither takes empty arguments, or weights with a gradient or of float64. Lists take no bias with
-    a gradient.
+    None of the arguments may be empty, weights have neither a gradient nor float64, and a bias of
+    lists has no gradient.
     """
     if not (len(queries) and negatives.numel()):
         return False
@@ -32,62 +30,24 @@ def fuses_negatives(
     return not (negatives.ndim == 2 and bias is not None and bias.requires_grad)
 
 
-def pool_loss(operands: Operands, positive: Tensor, loss: NegativeLoss) -> Tensor:
-    """Return the loss of queries and a pool of negatives, the rows of the operands.
-
-    ``positive [B]`` are the scores of the positives. The result is a scalar, or ``[B]`` if
-    not reduced. The loss is differentiable in all operands but the weights. Errors are those of
-    :func:`kgfast.ops.pairwise_scores`.
-    """
-    keeps = _keeps(operands.queries, operands.table, operands.bias, operands.factor, positive)
-    return _served(operands, Sampled(positive), loss, keeps)
-
-
-def list_loss(
-    operands: Operands,
-    targets: Tensor,
-    negatives: Tensor,
-    loss: NegativeLoss,
-    *,
-    sparse: bool = False,
-    besides: Tensor | None = None,
+def negative_loss(
+    operands: Operands, sampled: Sampled, loss: NegativeLoss, *, sparse: bool = False
 ) -> Tensor:
-    """Return the loss of queries, each with one positive and its own negatives.
+    """Return the loss of queries, each with one positive and negatives: ``[]``, or ``[B]``.
 
-    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
-    that of :func:`pool_loss`, differentiable in queries, table and factor. ``sparse``, ``besides``
-    and errors are those of :func:`kgfast.ops.indexed_scores`.
+    The negatives are a pool, the rows of the operands, or lists of rows of the operands' table,
+    int64. Shapes and dtypes are checked before. The loss is differentiable in all operands but
+    weights, labels and the bias of lists. ``sparse`` is that of :func:`kgfast.ops.indexed_scores`.
     """
-    shape = operands.num_queries, None
-    check_index("index", negatives, shape, operands.table, "the rows of the table")
-    if sparse:
-        common.refuse_sparse("list_loss")
-    sampled = Sampled(None, targets, negatives, besides)
-    keeps = _keeps(operands.queries, operands.table, operands.factor)
-    return _served(operands, sampled, loss, keeps, sparse, "table")
-
-
-def _served(
-    operands: Operands,
-    sampled: Sampled,
-    loss: NegativeLoss,
-    keeps: bool,
-    sparse: bool = False,
-    table_name: str = "candidates",
-) -> Tensor:
-    check_candidates(operands.candidates, None, table_name)
-    queries = common.full_precision(operands.queries)
-    check_queries(queries, operands.candidates)
-    if queries is not operands.queries:
-        operands = replace(operands, queries=queries)
     weights = None if loss.weights is None else loss.weights.float()
     loss = loss._replace(parameter=float(loss.parameter), weights=weights)
-    backend = common.chosen_backend(queries)
+    keeps = False
+    if torch.is_grad_enabled():
+        for tensor in (operands.queries, operands.table, operands.factor, sampled.positive):
+            keeps = keeps or (tensor is not None and tensor.requires_grad)
+        keeps = keeps or (operands.bias is not None and operands.bias.requires_grad)
+    backend = common.chosen_backend(operands.queries)
     return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
-
-
-def _keeps(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
 
 
 @operator("negative_loss", waits=True)

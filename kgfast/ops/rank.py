@@ -1,13 +1,13 @@
 """rank_counts(): the number of candidates that score above the target of a query."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from kgfast.kernels.operands import Counts, Known, Operands
 from kgfast.ops import run
 from kgfast.ops.checks import check_index, checked_known, checked_operands
-from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
 from kgfast.ops.values import refuse_unchecked
 
@@ -24,7 +24,6 @@ def rank_counts(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
-    candidate_indptr: Tensor | None = None,
     nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Count, per query, the candidates above the target and the candidates equal to it.
@@ -35,8 +34,8 @@ def rank_counts(
 
     Parameters
     ----------
-    queries, candidates, score, bias, factor, dims
-        As :func:`kgfast.ops.topk` takes them; so are ``candidate_ids`` and ``candidate_indptr``.
+    queries, candidates, score, bias, factor, dims, candidate_ids
+        As :func:`kgfast.ops.topk` takes them.
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``: the true entity of each query. The target itself never
         counts. A target outside ``candidate_ids`` is ranked against these.
@@ -68,23 +67,19 @@ def rank_counts(
     >>> greater.item(), equal.item()
     (0, 1)
     """
-    operands = checked_operands(queries, candidates, score, bias, factor, dims)
+    operands = checked_operands(queries, candidates, score, bias, factor, dims, candidate_ids)
     check_index("targets", targets, (len(queries),), candidates)
     known = checked_known(exclude_indptr, exclude_indices, operands)
     assert known is not None
-    listed = CandidateIds(candidate_ids, candidate_indptr)
-    listed.check(operands)
-    return Counts(*_rank_counts(operands, targets, known, listed, nan_worst))
+    return Counts(*_rank_counts(operands, targets, known, nan_worst))
 
 
 @operator("rank_counts", waits=True)
-def _rank_counts(
-    operands: Operands, targets: Tensor, known: Known, listed: CandidateIds, nan_worst: bool
-) -> Counts:
+def _rank_counts(operands: Operands, targets: Tensor, known: Known, nan_worst: bool) -> Counts:
     refuse_unchecked("rank_counts")
     checks = run.checks_for(targets.device, allows_nan=nan_worst)
-    operands, lists = listed.prepared(operands, checks)
-    return run.rank_counts(operands, targets, known, checks, lists)
+    operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
+    return run.rank_counts(operands, targets, known, checks)
 
 
 @_rank_counts.fake

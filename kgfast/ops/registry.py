@@ -27,6 +27,7 @@ from typing import (
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.panels import Panels
@@ -85,8 +86,7 @@ class Operator(Generic[P, R]):
         )
         self.built = self._builder(self.parameters)
         self._fake: Body = _no_fake
-        self._save: Body | None = None
-        self._differentiate: Body | None = None
+        self._is_differentiable = False
         self._untraced: Body | None = None
 
         OPERATORS[name] = self
@@ -98,11 +98,8 @@ class Operator(Generic[P, R]):
         tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
         library.define(f"{name}({arguments}) -> ({returns})", tags=tags)
         library.impl(name, self._run, "CompositeExplicitAutograd")
-        path = f"kgfast::{name}"
-        torch.library.register_fake(path, lambda *values: self._fake(*values), lib=library)
-        torch.library.register_autograd(
-            path, self._run_backward, setup_context=self._run_save, lib=library
-        )
+        fake: Body = lambda *values: self._fake(*values)  # noqa: E731
+        torch.library.register_fake(f"kgfast::{name}", fake, lib=library)
         self._registered = getattr(torch.ops.kgfast, name).default
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -112,8 +109,9 @@ class Operator(Generic[P, R]):
 
     def call(self, *values: Any) -> Any:
         """Call with values of the schema."""
-        refuse_transforms(self.public_name, *values)
-        if self._differentiate is not None:
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            refuse_transforms(self.public_name, *values)
+        if self._is_differentiable:
             return self._registered(*values)
         with torch.no_grad():
             return self._registered(*values)
@@ -153,13 +151,19 @@ class Operator(Generic[P, R]):
                 f"{self.name}_backward", function, waits=self.waits, results=len(wrt) + rows
             )
             gradient = _Gradient(self, backward, wrt, rows)
-            self._save, self._differentiate = gradient.save, gradient.differentiate
             backward._fake = gradient.fake
-            backward._save, backward._differentiate = lambda *_: None, backward._refuse
             self.public_name = backward.public_name = of
+            self._differentiable_by(gradient.differentiate, gradient.save)
+            backward._differentiable_by(backward._refuse)
             return backward
 
         return register
+
+    def _differentiable_by(self, backward: Body, save: Body | None = None) -> None:
+        torch.library.register_autograd(
+            f"kgfast::{self.name}", backward, setup_context=save, lib=_libraries[self.name]
+        )
+        self._is_differentiable = True
 
     def _refuse(self, *_: Any) -> None:
         raise once_only(self.public_name)
@@ -192,19 +196,11 @@ class Operator(Generic[P, R]):
         with no_autocast(values[0].device):
             made: Any = self.body(*self.built(*values))  # type: ignore[call-arg]
         if self._results:
-            made = [values[0].new_empty(0) if it is None else it for it in made]
+            made = [*made]
+            for place, tensor in enumerate(made):
+                made[place] = values[0].new_empty(0) if tensor is None else tensor
             made = made[0] if self._results == 1 else tuple(made)
         return made
-
-    def _run_save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._save is not None:
-            self._save(ctx, inputs, output)
-
-    def _run_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if self._differentiate is None:
-            raise RuntimeError(f"kgfast::{self.name} has no gradient")
-        gradients: tuple[Tensor | None, ...] = self._differentiate(ctx, *grads)
-        return gradients
 
 
 def once_only(name: str) -> RuntimeError:
@@ -253,22 +249,22 @@ class _Gradient:
             made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
         return made[0] if len(made) == 1 else tuple(made)
 
-    def save(self, ctx: Any, values: Sequence[Any], output: Any) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
         ctx.result = results[0].shape, results[0].dtype, results[0].device
         tensors, ctx.inputs = list(results[len(results) - self._num_kept :]), []
         for place in self._inputs:
-            is_tensor = isinstance(values[place], Tensor)
-            tensors.append(values[place] if is_tensor else None)
-            ctx.inputs.append(None if is_tensor else values[place])
+            is_tensor = isinstance(inputs[place], Tensor)
+            tensors.append(inputs[place] if is_tensor else None)
+            ctx.inputs.append(None if is_tensor else inputs[place])
         ctx.save_for_backward(*tensors)
 
     def differentiate(
         self, ctx: Any, grad: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        need = [ctx.needs_input_grad[place] for place in self._places]
+        need = list(map(ctx.needs_input_grad.__getitem__, self._places))
         if grad is None:
             shape, dtype, device = ctx.result
             grad = torch.zeros(shape, dtype=dtype, device=device)

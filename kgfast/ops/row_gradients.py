@@ -117,28 +117,21 @@ SumRows = Callable[[Tensor, Tensor, Tensor], Tensor]
 def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     """Add gradients of rows ``(ids [*], rows [*, G])`` in a fixed order.
 
-    Gradients for rows of ``first`` are added to ``first`` in place. If ``first`` has all rows, the
-    result is ``first``; else the result has new tensors. Without ``first``, ``others`` must not be
-    empty. On a GPU all gradients are summed anew, so that the ids of ``first`` may also be in any
-    order.
+    If ``first`` has all rows, the others are added to ``first`` in place, and ``first`` is the
+    result; else the result has new tensors. Without ``first``, ``others`` must not be empty. On a
+    GPU all gradients are summed anew, so that the ids of ``first`` may also be in any order.
     """
     parts = [*others] if first is None else [(first.ids, first.rows), *others]
     sums = _sums_for(parts[0][1])
     if sums is not None:
         return _summed_by(sums, parts)
-    if first is None:
-        return _summed(others)
-    outside = [part for part in (_without(part, first) for part in others) if len(part[0])]
-    if not outside:
-        return first
-    rest = _summed(outside)
-    ids, order = torch.cat([first.ids, rest.ids]).sort()
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order), dtype=torch.int64, device=order.device)
-    rows = first.rows.new_empty(len(ids), *first.rows.shape[1:])
-    rows.index_copy_(0, places[: len(first.ids)], first.rows)
-    rows.index_copy_(0, places[len(first.ids) :], rest.rows)
-    return RowGradients(ids, rows)
+    if first is not None and len(first.ids):
+        places = [place for ids, _ in others if (place := _places(ids, first.ids)) is not None]
+        if len(places) == len(others):
+            for place, (_, rows) in zip(places, others, strict=True):
+                _add_rows(first.rows, place, rows)
+            return first
+    return _summed(parts)
 
 
 def add_to(table: Tensor, parts: Sequence[Part]) -> None:
@@ -243,19 +236,10 @@ def _summed(parts: Sequence[Part]) -> RowGradients:
     return RowGradients(ids, rows)
 
 
-def _without(part: Part, base: RowGradients) -> Part:
-    """Add a part's gradients for rows of a base to the base; return the rest."""
-    ids, rows = part
-    if not len(base.ids):
-        return part
-    at = torch.searchsorted(base.ids, ids.contiguous()).clamp_(max=len(base.ids) - 1)
-    shared = base.ids.index_select(0, at) == ids
-    if bool(shared.all()):
-        _add_rows(base.rows, at, rows)
-        return ids[:0], rows[:0]
-    inside, outside = shared.nonzero()[:, 0], (~shared).nonzero()[:, 0]
-    _add_rows(base.rows, at.index_select(0, inside), rows.index_select(0, inside))
-    return ids.index_select(0, outside), rows.index_select(0, outside)
+def _places(ids: Tensor, base: Tensor) -> Tensor | None:
+    """Return the places of ids in ascending ids; None if one is not among them."""
+    places = torch.searchsorted(base, ids.contiguous()).clamp_(max=len(base) - 1)
+    return places if torch.equal(base.index_select(0, places), ids) else None
 
 
 def _add_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:

@@ -157,11 +157,10 @@ def above(
     most: int,
     lists: Lists | None = None,
 ) -> Above | int:
-    """Return all candidates that reach float64 ``thresholds [B]``, or only their number.
+    """Return all candidates of one crop with scores, as :func:`topk` has them, of at least these.
 
-    The contract is that of :func:`kgfast.ops.above`, at one crop. ``lists`` has the checked
-    candidates of each query. The result is the number if that is above ``most``, and for a negative
-    ``most``.
+    ``thresholds`` are float64 ``[B]``, and ``lists`` has the checked candidates of each query. The
+    result is only the number of candidates if that is above ``most``, or if ``most`` is negative.
     """
     if not checks.allows_nan:
         check_moves(operands, checks)

@@ -181,7 +181,7 @@ def _backward(
         of_bias = bias_gradient_of(grad, index, operands.bias)
     if grad.numel() and any(needed):
         served = get_backend(backend)
-        made = served.backward(operands.without_bias(), grad, index, need=needed, rows=rows)
+        made = served.backward(operands, grad, index, need=needed, rows=rows)
     else:
         made = _zeros(operands, needed, rows)
     ids = made.ids if need[1] else None
@@ -197,9 +197,7 @@ def _zeros(operands: Operands, need: Need, rows: NamedRows | None) -> Gradients:
         ids, table = torch.empty(0, dtype=torch.int64, device=table.device), table[:0]
         factor = None if factor is None else factor[:0]
     of_queries, of_table, of_factor = (
-        torch.zeros(it.shape, dtype=it.dtype, device=it.device)
-        if needed and it is not None
-        else None
+        torch.zeros_like(it) if needed and it is not None else None
         for it, needed in zip((queries, table, factor), need, strict=True)
     )
     made = Gradients(of_queries, of_table, of_factor, ids)

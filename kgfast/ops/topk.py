@@ -1,6 +1,7 @@
 """topk(): the best k candidates of each query."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,7 +9,6 @@ from torch import Tensor
 from kgfast.kernels.operands import Known, Operands
 from kgfast.ops import run
 from kgfast.ops.checks import checked_known, checked_operands
-from kgfast.ops.lists import CandidateIds
 from kgfast.ops.registry import operator
 from kgfast.ops.values import refuse_unchecked
 
@@ -27,7 +27,6 @@ def topk(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
-    candidate_indptr: Tensor | None = None,
     nan_worst: bool = False,
     pad: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -60,10 +59,7 @@ def topk(
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
-        ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table. ``[B,
-        K]``: the candidates of each query, distinct except -1, which is none.
-    candidate_indptr : Tensor, optional
-        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are the candidates of each query in turn, CSR.
+        ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
     nan_worst : bool
         Accept NaN and infinities: a candidate that scores NaN comes after all others.
     pad : bool
@@ -89,13 +85,10 @@ def topk(
     >>> scores.tolist(), ids.tolist()
     ([[2.0, 2.0]], [[1, 2]])
     """
-    operands = checked_operands(queries, candidates, score, bias, factor, dims)
+    operands = checked_operands(queries, candidates, score, bias, factor, dims, candidate_ids)
     known = checked_known(exclude_indptr, exclude_indices, operands)
-    listed = CandidateIds(candidate_ids, candidate_indptr)
-    listed.check(operands)
-    is_bound = len(queries) and not pad and not listed.are_listed
-    check_k(k, len(candidates if listed.ids is None else listed.ids) if is_bound else None)
-    return _topk(operands, k, known, listed, nan_worst, pad)
+    check_k(k, operands.candidates.num_candidates if len(queries) and not pad else None)
+    return _topk(operands, k, known, nan_worst, pad)
 
 
 def check_k(k: int, count: int | None) -> None:
@@ -118,16 +111,15 @@ def _topk(
     operands: Operands,
     k: int,
     known: Known | None,
-    listed: CandidateIds,
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
     refuse_unchecked("topk")
     checks = run.checks_for(operands.table.device, allows_nan=nan_worst)
-    operands, lists = listed.prepared(operands, checks)
-    scores, ids = run.topk(operands, k, known, checks, lists)
+    operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
+    scores, ids = run.topk(operands, k, known, checks)
     known_answers = 0 if known is None else len(known.indices)
-    if not pad and (lists is not None or k > operands.candidates.num_candidates - known_answers):
+    if not pad and k > operands.candidates.num_candidates - known_answers:
         _check_full(ids, k)
     return scores, ids
 

@@ -216,13 +216,6 @@ def test_frequency_weights_are_those_of_the_official_code():
             losses.frequency_weights(wrong, 6)
 
 
-def test_labels_of_every_style():
-    assert losses.smoothed_labels(0.0, "conve", 5) == (1.0, 0.0)
-    assert losses.smoothed_labels(0.2, "torch", 5) == pytest.approx((0.8, 0.04))
-    assert losses.smoothed_labels(0.2, "conve", 5) == pytest.approx((0.8, 0.2))
-    assert losses.smoothed_labels(0.2, "pykeen", 5) == pytest.approx((0.75, 0.05))
-
-
 OPTIONS = {
     "bce": {"label_smoothing": 0.1, "smoothing_style": "conve", "reduction": "sum"},
     "cross_entropy": {"label_smoothing": 0.1},

@@ -9,11 +9,10 @@ from kgfast import ops
 
 N, G, B = 6, 4, 2
 RANKS = ("rank_counts", "topk")
-POOLED = (*RANKS, "above")
 SCORED = ("pairwise_scores", "indexed_scores")
 BCE, CROSS_ENTROPY = ("bce", "bce_total"), ("cross_entropy", "cross_entropy_total")
 TOTALS = "bce_total", "cross_entropy_total"
-SWEEPS = (*POOLED, *SCORED, *BCE, *CROSS_ENTROPY)
+SWEEPS = (*RANKS, *SCORED, *BCE, *CROSS_ENTROPY)
 
 
 def ids(*values):
@@ -32,7 +31,6 @@ def given(name):
     return {
         "rank_counts": rows | targets | excluded,
         "topk": rows | {"k": 2} | excluded,
-        "above": rows | {"threshold": 0.0} | excluded,
         "pairwise_scores": rows,
         "indexed_scores": scores | table,
         "bce": rows | positives | labels,
@@ -69,23 +67,15 @@ VALUES = [  # operators, a change, the message
     ((*RANKS, *SCORED), {"dims": []}, "dims must name at least one"),
     ((*RANKS, *SCORED), {"dims": [1, 3]}, r"dims\[1\] must be in 1 .. 2; got 3"),
     ((*RANKS, *SCORED), {"dims": [0]}, r"dims\[0\] must be in 1 .. 2; got 0"),
-    (POOLED, {"exclude_indptr": ids(0, 1, 1), "exclude_indices": ids(9)},
+    (RANKS, {"exclude_indptr": ids(0, 1, 1), "exclude_indices": ids(9)},
      r"exclude_indices\[0\] must be in 0 .. 5; got 9"),
-    (POOLED, {"exclude_indptr": ids(0, 2, 1)}, "exclude_indptr must rise from 0"),
-    (POOLED, {"exclude_indptr": ids(0, 0)}, r"exclude_indptr must have shape \[3\]"),
-    (POOLED, {"candidate_ids": ids(4, 1, 4)},
+    (RANKS, {"exclude_indptr": ids(0, 2, 1)}, "exclude_indptr must rise from 0"),
+    (RANKS, {"exclude_indptr": ids(0, 0)}, r"exclude_indptr must have shape \[3\]"),
+    (RANKS, {"candidate_ids": ids(4, 1, 4)},
      r"candidate_ids\[2\] must not repeat an earlier id; got 4 again"),
-    (POOLED, {"candidate_ids": ids(4, -2)}, r"candidate_ids\[1\] must be in 0 .. 5; got -2"),
-    (("topk", "above"), {"exclude_indptr": None}, "given together"),
+    (RANKS, {"candidate_ids": ids(4, -2)}, r"candidate_ids\[1\] must be in 0 .. 5; got -2"),
+    (("topk",), {"exclude_indptr": None}, "given together"),
     (("topk",), {"k": 0}, "k must be at least 1; got 0"),
-    (("above",), {"threshold": math.nan}, r"threshold\[0\] must be a number or an infinity"),
-    (("above",), {"threshold": torch.tensor([0.0, math.nan])}, r"threshold\[1\] must be a number"),
-    (("above",), {"threshold": torch.zeros(3)}, r"one number, or have shape \[2\]; got \[3\]"),
-    (("above",), {"threshold": torch.zeros(B, device="meta")}, "threshold must be on cpu"),
-    (("above",), {"max_results": 0}, "max_results must be at least 1; got 0"),
-    (("above",), {"threshold": -1.0, "max_results": 9},
-     r"max_results must be at least the number of results, 10; got 9 \(a higher"),
-    (("above",), {"dims": 3}, r"dims\[0\] must be in 1 .. 2; got 3"),
     (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 1, 2)}, r"targets must have shape \[2\]"),
     (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 6)},
      r"targets\[1\] must be in 0 .. 5; got 6"),
@@ -118,13 +108,9 @@ TYPES = [
      "candidates must be float32, float16, bfloat16, float64"),
     (SWEEPS, {"bias": torch.zeros(N).long()}, "bias must be float32"),
     ((*RANKS, *SCORED), {"dims": [1.5]}, r"dims\[0\] must be an int"),
-    (POOLED, {"exclude_indices": torch.ones(2)}, "exclude_indices must be int64"),
+    (RANKS, {"exclude_indices": torch.ones(2)}, "exclude_indices must be int64"),
     (("topk",), {"k": 2.0}, "k must be an int"),
     (("topk",), {"k": True}, "k must be an int"),
-    (("above",), {"threshold": torch.zeros(B).long()}, "threshold must be floating point"),
-    (("above",), {"threshold": [0.0, 1.0]}, "threshold must be a number, or a tensor of one for"),
-    (("above",), {"threshold": True}, "threshold must be a number"),
-    (("above",), {"max_results": 2.0}, "max_results must be an int"),
     (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 1).int()}, "targets must be int64"),
     (("indexed_scores",), {"index": [[0]]}, "index must be a tensor"),
     (("indexed_scores",), {"index": ids(0, 1)[:, None].int()}, "index must be int64"),

@@ -1,6 +1,5 @@
 """Losses whose products are of bf16 numbers: they are those of operands that are rounded first."""
 
-import math
 import warnings
 from contextlib import ExitStack
 
@@ -92,25 +91,6 @@ def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, scale, sm
         assert not excess(got, right, bound)
 
 
-@pytest.mark.usefixtures("backend")
-def test_a_total_of_bce_is_that_of_its_rows():
-    queries, table, bias, *_ = problem(40, 300, 33)
-    leaves = [it.requires_grad_() for it in (queries, table, bias)]
-    generator = torch.Generator().manual_seed(3)
-    indptr = torch.arange(0, 161, 4)
-    indices = torch.randint(300, (160,), generator=generator)
-    indices[1::4] = indices[::4]  # some twice
-    labels = indptr, indices, 0.9, 0.01, "dot"
-    total = ops.bce(*leaves, *labels, divisor=40.0, precision="bf16")
-    rows = ops.bce(*leaves, *labels, precision="bf16").sum() / 40.0
-    torch.testing.assert_close(total, rows)
-    pairs = zip(torch.autograd.grad(total, leaves), torch.autograd.grad(rows, leaves), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
-    plain = ops.bce(*leaves, *labels, divisor=40.0)
-    assert 0 < float((plain - total).detach().abs()) < 1e-3 * float(plain.detach())
-
-
 @EACH_LOSS
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.usefixtures("backend")
@@ -130,52 +110,6 @@ def test_tables_of_any_dtype_and_stride(loss, dtype):
         assert found.dtype == dtype
         ulp = max(torch.finfo(dtype).eps, 1e-6)  # the reference rounds once, from float64
         torch.testing.assert_close(found.float(), gradient, rtol=ulp, atol=1e-6)
-
-
-@EACH_LOSS
-@pytest.mark.parametrize("kept", [slice(50, None), slice(-1)], ids=["first", "last"])
-@pytest.mark.usefixtures("backend")
-def test_a_bias_of_minus_infinity_leaves_a_candidate_out(loss, kept):
-    """Also the last, which scores high: kernels read whole vectors, and no more counts."""
-    queries, table, bias, targets, grad = problem(20, 90, 40)
-    out = torch.ones(90, dtype=torch.bool)
-    out[kept] = False
-    table[-1] = table[-1] if not out[-1] else 1e3 * queries[0]
-    targets = targets % 39 + 50
-    with_mask = bias.masked_fill(out, -math.inf)
-    leaves = [queries.requires_grad_(), table.requires_grad_()]
-    rest = [queries.detach().requires_grad_(), table[kept].detach().requires_grad_()]
-    rows = of_loss(loss, *leaves, with_mask, targets, 0.0)
-    only = of_loss(loss, *rest, bias[kept], targets - (kept.start or 0), 0.0)
-    torch.testing.assert_close(rows, only, rtol=1e-6, atol=1e-6)
-    of_queries, of_table = torch.autograd.grad(rows, leaves, grad)
-    assert not of_table[out].any()
-    others = torch.autograd.grad(only, rest, grad)
-    torch.testing.assert_close(of_queries, others[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(of_table[kept], others[1], rtol=1e-5, atol=1e-5)
-
-
-@EACH_LOSS
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("name", ["queries", "candidates"])
-@pytest.mark.usefixtures("backend")
-def test_numbers_that_are_not_finite_are_named(loss, bad, name):
-    queries, table, bias, targets, _ = problem(20, 90, 40)
-    (queries if name == "queries" else table)[7, 3] = bad
-    with pytest.raises(ValueError, match=f"{name}: row 7 holds a NaN or an infinity"):
-        of_loss(loss, queries, table, bias, targets, 0.0)
-
-
-@EACH_LOSS
-@pytest.mark.usefixtures("backend")
-def test_an_empty_batch(loss):
-    queries, table, bias, targets, _ = problem(20, 90, 40)
-    leaves = [queries[:0].requires_grad_(), table.requires_grad_(), bias.requires_grad_()]
-    rows = of_loss(loss, *leaves, targets[:0], 0.0)
-    assert rows.shape == (0,)
-    of_table = torch.autograd.grad(rows.sum(), leaves)[1]
-    assert of_table.shape == table.shape
-    assert not of_table.any()
 
 
 @EACH_LOSS

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from kgfast import TransE, ops
+from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.labels import Bce, CrossEntropy
-from kgfast.losses import nssa
 from kgfast.ops import run, scores
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import operands_of
@@ -258,14 +257,6 @@ def test_forward_mode_and_transforms_are_refused(name):
             with pytest.raises(NotImplementedError, match="has neither a forward"):
                 served(name, given)
         assert torch.equal(served(name, [queries, *others]), plain)
-
-
-def test_a_dual_number_in_a_model_is_refused():
-    model = TransE.init(5, 2, 3, seed=0)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(model.entity.detach(), torch.ones(5, 3))
-        with pytest.raises(NotImplementedError, match="has neither a forward-mode derivative"):
-            nssa(model.with_entity(dual), [(0, 0, 1)], torch.tensor([[2, 3]]))
 
 
 def test_a_sparse_gradient_is_eager_only():

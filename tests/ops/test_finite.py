@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from kgfast import RSCF, DistMult, TransE, losses, ops
-from kgfast.kernels import cpu, sweeps
+from kgfast import DistMult, TransE, losses, ops
+from kgfast.kernels import cpu
 from support.interpreted import run_interpreted
 from support.problems import SCORES
 
@@ -47,7 +47,6 @@ def leaf(rows):
 RANKS = {
     "rank": lambda q, c, score, bias: ops.rank_counts(q, c, TARGETS, *NONE, score, bias=bias),
     "topk": lambda q, c, score, bias: ops.topk(q, c, 2, score=score, bias=bias),
-    "above": lambda q, c, score, bias: ops.above(q, c, -1.0, score=score, bias=bias),
 }
 SCORES_OF = {
     "pairwise": lambda q, c, score, bias: ops.pairwise_scores(q, c, score, bias=bias),
@@ -144,14 +143,6 @@ def test_a_candidate_is_named_though_no_target_has_a_score(backend, subset):
     assert ops.rank_counts(*given, candidate_ids=others)[0].tolist() == [2]
 
 
-def test_ranks_and_topk_refuse_a_mask(backend):
-    bias = torch.zeros(N)
-    bias[5] = -INF
-    for operator in RANKS:
-        with pytest.raises(ValueError, match="bias: row 5 holds a NaN or an infinity"):
-            call(operator, operands(), "l1", bias)
-
-
 @pytest.mark.parametrize("operator", LOSSES)
 @pytest.mark.parametrize("masked", [[5], [2, 3, 5, 6, 7, 8]])
 def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, masked):
@@ -178,19 +169,6 @@ def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, maske
     torch.testing.assert_close(of_bias[kept], wanted_bias)
     assert not slope[masked].any()
     assert not of_bias[masked].any()
-
-
-@pytest.mark.usefixtures("backend")
-def test_whole_chunks_may_be_left_out(monkeypatch):
-    """The first chunk has no score that is finite, so that the running maximum starts late."""
-    monkeypatch.setattr(sweeps, "_WIDEST_CHUNK", 64)
-    generator = torch.Generator().manual_seed(0)
-    queries, table = (torch.randn(n, 4, generator=generator) for n in (1, 200))
-    bias = torch.zeros(200)
-    bias[:130] = -INF
-    got = ops.cross_entropy(queries, table, bias, torch.tensor([150]), 0.0, "dot")
-    want = torch.nn.functional.cross_entropy(queries @ table[130:].T, torch.tensor([20]))
-    torch.testing.assert_close(got[0], want)
 
 
 def test_a_mask_of_what_has_a_label_is_refused(backend):
@@ -231,14 +209,6 @@ def test_sampled_losses_name_the_row(backend, value, pool):
         for loss in (losses.nssa, losses.margin, losses.logistic):
             with pytest.raises(ValueError, match=r"(candidates|table): row 7 holds a NaN"):
                 loss(model, [(0, 0, 1), (1, 1, 0)], negatives)
-
-
-def test_filters_name_the_row():
-    model = RSCF(TransE.init(N, 2, 3, seed=0), seed=0)
-    with torch.no_grad():
-        model.entity[7, 1] = NAN
-    with pytest.raises(ValueError, match="row"):
-        losses.nssa(model, [(0, 0, 1)], torch.tensor([[2, 7]]))
 
 
 @pytest.mark.slow

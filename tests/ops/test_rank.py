@@ -1,4 +1,4 @@
-"""Ranks, the best k and all above a threshold: their contract with torch, and dispatch."""
+"""Ranks and the best k: their contract with torch, and dispatch."""
 
 from types import SimpleNamespace
 
@@ -9,8 +9,7 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Known
 from kgfast.ops import dispatch
-from kgfast.ops.lists import CandidateIds
-from kgfast.ops.run import operands_of
+from support.flat import operands_of
 from support.operators import opcheck
 from support.problems import make_problem
 
@@ -28,32 +27,28 @@ def arguments(rows: int = 9, batch: int = 2, width: int = 4) -> dict:
 
 
 def call(name, queries, candidates, targets, *rest, k=3, **options):
-    """Count ranks of targets, find the best k, or those above a threshold, of one crop."""
-    if name == "above":
-        options.pop("nan_worst", None)
-        dims = options.pop("dims", None)
-        return ops.above(queries, candidates, -2.0, *rest, dims=dims and dims[0], **options)
+    """Count ranks of targets, or find the best k."""
     if name == "topk":
         return ops.topk(queries, candidates, k, *rest, pad=True, **options)
     return ops.rank_counts(queries, candidates, targets, *rest, **options)
 
 
-EACH = pytest.mark.parametrize("name", ["rank_counts", "topk", "above"])
+EACH = pytest.mark.parametrize("name", ["rank_counts", "topk"])
 
 
 @pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
 @EACH
 def test_opcheck(backend, name, dims):
     queries, candidates, targets, indptr, indices, score = arguments().values()
-    crops = dims if name != "above" or dims is None else dims[:1]
-    asked = operands_of(queries, candidates, score, dims=crops), Known(indptr, indices)
-    own = CandidateIds(torch.arange(8).flip(0))
-    given = {
-        "rank_counts": (asked[0], targets, asked[1], CandidateIds(), False),
-        "topk": (asked[0], 3, asked[1], own, False, True),
-        "above": (asked[0], torch.full((2,), -2.0).double(), asked[1], own, 100),
-    }
-    opcheck(name, *given[name])
+    ids = torch.arange(8).flip(0) if name == "topk" else None
+    operands, known = (
+        operands_of(queries, candidates, score, dims=dims, candidate_ids=ids),
+        Known(indptr, indices),
+    )
+    if name == "topk":
+        opcheck(name, operands, 3, known, False, True)
+    else:
+        opcheck(name, operands, targets, known, False)
 
 
 @EACH

@@ -13,7 +13,7 @@ from kgfast.ops.registry import OPERATORS, Operator, operator
 from kgfast.ops.run import operands_of
 
 NAMES = sorted(OPERATORS)
-KEYS = ("CompositeExplicitAutograd", "Autograd", "Meta")
+KEYS = ("CompositeExplicitAutograd", "Meta")
 
 
 def halve(value: Tensor, count: int, other: Tensor | None) -> Tensor:
@@ -92,10 +92,7 @@ def test_a_gradient_gets_kept_results_and_arguments_by_name():
         forget(name)
 
 
-def test_without_a_gradient_a_backward_raises(op):
-    result = torch.ops.kgfast.halve_of_a_test(torch.ones(2, requires_grad=True), 1, None)
-    with pytest.raises(RuntimeError, match="kgfast::halve_of_a_test has no gradient"):
-        result.sum().backward()
+def test_a_result_without_a_gradient_requires_none(op):
     assert not op(torch.ones(2, requires_grad=True), 1, None).requires_grad
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.kernels.sampled import NegativeLoss
+from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import SCORES, get_score
-from kgfast.ops.negatives import fuses_negatives, list_loss, pool_loss
+from kgfast.ops.negatives import fuses_negatives, negative_loss
 from support import oracles
 from support.flat import operands_of
 from support.sampled import assert_close
@@ -74,10 +74,11 @@ class Problem:
         bias = bias if self.ids is None else bias.detach()
         operands = operands_of(queries, table, self.score, bias, factor)
         with ops.use_backend("triton"):
-            if self.ids is None:
-                loss = pool_loss(operands, positive, self.loss)
-            else:
-                loss = list_loss(operands, self.ids[:, 0], self.ids[:, 1:], self.loss, **options)
+            sampled = Sampled(positive)
+            if self.ids is not None:
+                besides = options.pop("besides", None)
+                sampled = Sampled(None, self.ids[:, 0], self.ids[:, 1:], besides)
+            loss = negative_loss(operands, sampled, self.loss, **options)
             return self._differentiated(loss, leaves)
 
     def expected(self, dtype=torch.float64):
@@ -234,7 +235,9 @@ class TestNegatives:
     ) -> None:
         problem = Problem("l1", "logistic", pool=pool, width=9)
         problem.bias[problem.rows - 1] = -torch.inf
-        monkeypatch.setattr("kgfast.ops.run.name_not_finite", lambda *_: pytest.fail("looked"))
+        monkeypatch.setattr(
+            "kgfast.ops.negatives.name_not_finite", lambda *_: pytest.fail("looked")
+        )
         for reduction in ("none", "mean"):
             for found in problem.reduced(reduction).made():
                 assert bool((found.isfinite() | (found == -torch.inf)).all())
@@ -281,7 +284,7 @@ class TestNegatives:
         queries, table, bias, _, positive = problem.leaves()
         operands = operands_of(queries, table, "rotate", bias)
         with ops.use_backend("triton"):
-            loss = pool_loss(operands, positive, problem.loss)
+            loss = negative_loss(operands, Sampled(positive), problem.loss)
             (gradient,) = torch.autograd.grad(loss.sum(), queries, create_graph=True)
             with pytest.raises(RuntimeError, match="can be differentiated once"):
                 gradient.sum().backward()

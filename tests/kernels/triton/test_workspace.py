@@ -10,7 +10,6 @@ from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Known, Operands
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, scores
-from kgfast.ops.lists import CandidateIds
 from kgfast.ops.rank import _rank_counts
 from kgfast.ops.run import loss_total, operands_of
 from kgfast.ops.topk import _topk
@@ -96,8 +95,8 @@ def test_ranks_and_the_best(score, shape) -> None:
     batch, _, _ = shape
     given, known = operands(score, shape), Known(ids(batch + 1), ids(0))
     with LiveMemory(value=1) as memory:
-        _rank_counts.body(given, ids(batch), known, CandidateIds(), False)
+        _rank_counts.body(given, ids(batch), known, False)
     assert 0 < memory.peak <= MOST
     with LiveMemory(value=1) as memory:
-        _topk.body(given, 10, known, CandidateIds(), False, False)
+        _topk.body(given, 10, known, False, False)
     assert 0 < memory.peak <= MOST
