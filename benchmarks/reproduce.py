@@ -41,6 +41,13 @@ COMPARED: Columns = (
 )
 
 
+# Keys that rows have and configs have no more.
+_GONE = (
+    *("train.max_total_minutes", "train.accumulate", "train.keep", "data.sides"),
+    *("regularizer.weighted", "regularizer.product_weight"),
+)
+
+
 def rows_of(results: Path) -> dict[str, Row]:
     """Read the files of runs, by the names of their rows."""
     runs = [json.loads(path.read_text()) for path in sorted((results / "runs").glob("*.json"))]
@@ -51,18 +58,21 @@ def config_of(row: Row, folder: Path, threads: int | None) -> dict[str, Any]:
     """Return the values of a row's config, for a folder of data and a number of threads.
 
     A row that a limit of minutes ended gets the number of its steps. Where that number would change
-    the learning rate, the row gets its minutes, of all invocations together.
+    the learning rate, the row gets its minutes.
     """
     values: dict[str, Any] = json.loads(json.dumps(row["values"]))
     values["dataset"]["root"] = str(folder.resolve())
     values["threads"] = threads or row["threads"]
+    for key in _GONE:  # with the value of today in every row
+        section, _, name = key.partition(".")
+        values.get(section, {}).pop(name, None)
     if _ended_by_a_clock(row):
-        values["train"] |= {"max_minutes": None, "max_total_minutes": None}
+        values["train"]["max_minutes"] = None
         if values["sched"]["name"] in ("constant", "plateau"):
             values["train"] |= {"epochs": None, "steps": row["steps"]}
         else:
             minutes = (row["seconds_training"] + row["seconds_evaluating"]) / 60
-            values["train"]["max_total_minutes"] = round(minutes, 1)
+            values["train"]["max_minutes"] = round(minutes, 1)
     return values
 
 

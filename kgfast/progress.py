@@ -1,6 +1,5 @@
 """Progress bars of rich, and lines of text for a run without a terminal."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,8 +34,7 @@ def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[f
 class RunBar:
     """Bar of a run on stderr: step, loss, MRR and time left; elsewhere a line per loss and MRR.
 
-    ``start`` steps were done before the run resumed. ``limit`` returns the seconds that are left
-    for steps.
+    ``start`` steps were done before the run resumed.
     """
 
     def __init__(
@@ -46,10 +44,9 @@ class RunBar:
         *,
         enabled: bool = True,
         console: "Console | None" = None,
-        limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._steps, self._start, self._enabled = steps, start, enabled
-        self._given, self._limit = console, limit
+        self._given = console
         self._bar: Progress | None = None
         self._loss, self._mrr = "", ""
         self._began = time.monotonic()
@@ -112,8 +109,7 @@ class RunBar:
         left, done = "", step - self._start
         if done > 0:
             elapsed = time.monotonic() - self._began
-            seconds = min(elapsed / done * (self._steps - step), max(0.0, self._limit()))
-            left = f"{seconds / 60:.1f} min left"
+            left = f"{elapsed / done * (self._steps - step) / 60:.1f} min left"
         if self._bar is not None:
             fields: dict[str, Any] = {"loss": self._loss, "mrr": self._mrr, "left": left}
             self._bar.update(self._bar.task_ids[0], completed=step, **fields)

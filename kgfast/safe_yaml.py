@@ -5,6 +5,7 @@ hundred bytes of aliases can stand for more values than memory holds), keys that
 words, deep nesting, numbers of hundreds of digits, and files beyond 128 KiB.
 """
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -63,6 +64,14 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+for _kind in (_Loader, _Dumper):  # YAML 1.1 takes 1e-3 for text
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+"),
+        list("-+.0123456789"),
+    )
 
 
 def parse(text: str, source: object, numbered: bool = True) -> Any:

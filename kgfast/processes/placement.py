@@ -87,6 +87,10 @@ class Placement:
 
     # Between steps.
 
+    def joined(self, rows: Tensor) -> Any:
+        """Return the rows of all processes as a table, whose blocks all processes read."""
+        return rows
+
     def ranks(
         self,
         model: Model,

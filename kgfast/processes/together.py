@@ -157,6 +157,9 @@ class Sharded(Replicated):
         ids, rows = self._processes.gather_rows(held.ids * self.size + self.rank, held.rows)
         return rows[ids.argsort()]
 
+    def joined(self, rows: Tensor) -> Any:
+        return _Joined(self._processes, rows, self.num_entities)
+
     @announced
     def ranks(
         self,
@@ -192,6 +195,21 @@ class Sharded(Replicated):
             ids = numbers[:, column]
             numbers[:, column] = starts[ids % self.size] + ids // self.size
         return numbers
+
+
+class _Joined:
+    """Rows of all shards in the order of entities; every process reads the same blocks."""
+
+    def __init__(self, processes: TrainingProcesses, rows: Tensor, count: int) -> None:
+        self._processes, self._rows = processes, rows
+        self.shape, self.dtype = (count, *rows.shape[1:]), rows.dtype
+
+    def block(self, start: int, stop: int) -> Tensor:
+        rank, size = self._processes.rank, self._processes.size
+        first, last = (-((rank - end) // size) for end in (start, stop))
+        numbers = torch.arange(first, last, dtype=torch.int64, device=self._rows.device)
+        ids, rows = self._processes.gather_rows(rank + size * numbers, self._rows[first:last])
+        return rows[ids.argsort()]
 
 
 def _renamed(ranks: Ranks, hrt: Tensor, dataset: Dataset) -> Ranks:

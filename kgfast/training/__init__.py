@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from kgfast.training.loop import Run
     from kgfast.training.objective import NegativeSampling
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
-    from kgfast.training.run_folder import RunFolder
-    from kgfast.training.run_graph import RunGraph
+    from kgfast.training.run_folder import RunFolder, RunGraph
     from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
     "callbacks": ("Callback",),
-    "run_folder": ("RunFolder",),
-    "run_graph": ("RunGraph",),
+    "run_folder": ("RunFolder", "RunGraph"),
     "config": ("Config",),
     "data": ("Batch", "Negatives", "asked_of"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),

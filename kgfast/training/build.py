@@ -36,7 +36,7 @@ from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config, is_own
-from kgfast.training.config.sections import OPTIONS
+from kgfast.training.config.sections import CONVE_OPTIONS
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -174,9 +174,8 @@ def build_model(
     The seed of the config determines the values.
     """
     section = config.model
-    options: dict[str, Any] = {
-        name: getattr(section, name) for name in OPTIONS.get(section.name, ())
-    }
+    names = {"rotate": ("gamma",), "transe": ("gamma",), "conve": CONVE_OPTIONS}
+    options: dict[str, Any] = {name: getattr(section, name) for name in names.get(section.name, ())}
     if fresh is not ALL_ROWS:
         options["fresh"] = fresh
     if section.norm is not None:
@@ -207,17 +206,13 @@ def build_model(
 
 
 def _wrapped(model: Model, config: Config) -> Model:
-    section, med = config.model, config.med
-    if section.use_rscf:
-        filters_relations = section.rscf_relation_transform
-        if filters_relations is None:
-            filters_relations = section.name in ("rotate", "transe")
-        model = RSCF(model, filters_relations, seed=mix(config.seed, Stream.FILTERS))
-    if section.reciprocal:
+    if config.model.use_rscf:
+        model = RSCF(model, config.filters_relations, seed=mix(config.seed, Stream.FILTERS))
+    if config.model.reciprocal:
         model = Reciprocal(model, "appended")
-    if med is None or not med.enabled:
+    if config.crops is None:
         return model
-    return MED(model, **med.model_dump(exclude={"enabled"}))
+    return MED(model, **config.crops.model_dump(exclude={"enabled"}))
 
 
 def device_of(config: Config) -> torch.device:

@@ -1,11 +1,10 @@
-"""The file of a checkpoint: atomic, checksummed, and read without running code.
+"""Files of tensors: a checkpoint is atomic, checksummed, and read without running code.
 
-A safetensors file holds the tensors and, as JSON in its header, everything else. A file is written
-under another name, synced and renamed, so a file with the final name is always complete. A CRC-32
-over header and tensors detects damage (0.03 s for 100 MB).
+A file is a safetensors file. The header holds a CRC-32 of the content, which detects damage, and,
+in a checkpoint, everything that is no tensor as JSON. Tensors are written and read in blocks, so
+that tables larger than memory, in files or in shards, are written and read like all others.
 """
 
-import errno
 import json
 import math
 import os
@@ -14,35 +13,43 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, uint8
+from torch import Tensor
 
 from kgfast.text import shown
 from kgfast.whole_files import write_durably
 
 VERSION = 1
-_KEY, _CHECKSUM = "kgfast", "crc32"
-_NUMBERS = 1 << 23  # numbers of a block
+_KEY, _CHECKSUM, _UNKNOWN = "kgfast", "crc32", "0" * 8
+_BLOCK = 1 << 24  # bytes that are written or read at once
+_OF_ENTITIES = re.compile(r"(model|optim)\.(.+\.)?entity(\.(?!step$)\w+)?")
+_KINDS = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
-Stored = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the meta
+Stored = tuple[Mapping[str, Any], dict[str, Any]]  # tensors or tables by name, and the meta
 Room = Callable[[Sequence[int]], Tensor]
-Block = tuple[str, list[int], int, Tensor]  # name, shape of the whole, first row, rows
 
 
-def save(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
-) -> None:
+def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
     """Write a checkpoint; an older file under the path stays intact until the new one is complete.
 
     Parameters
     ----------
     path
         The file; a temporary folder is made beside it.
-    tensors : mapping of str to Tensor
-        Tensors of any dtype and device. Contiguous tensors on the CPU are not copied.
+    tensors : mapping of str to Tensor or Table
+        Tensors on any device, and tables that are read in blocks.
     meta : mapping
         Values that JSON can hold.
 
@@ -61,47 +68,75 @@ def save(
     ...     load(f"{folder}/a.safetensors")
     ({'x': tensor([1., 1.])}, {'step': 3})
     """
-    text = json.dumps({"version": VERSION, "meta": meta})
-    rows: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():  # safetensors refuses shared memory
-        row = tensor.detach().cpu().contiguous()
-        storage = row.untyped_storage().data_ptr()
-        rows[name] = row.clone() if storage and storage in storages else row
-        storages.add(storage)
-    checksum = zlib.crc32(text.encode())
-    for name, row in sorted(rows.items()):
-        checksum = _with_bytes(row, _with_kind(name, row, row.shape, checksum))
-    header = {_KEY: text, _CHECKSUM: f"{checksum:08x}"}
-    write_durably(Path(path), lambda fresh: _save_file(rows, fresh, header), "a checkpoint")
+    header = {_KEY: json.dumps({"version": VERSION, "meta": meta})}
+    write_durably(Path(path), lambda fresh: write(fresh, tensors, header), "a checkpoint")
 
 
-def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
-    """Write a file; raise the OSError inside safetensors' own error."""
-    try:
-        save_file(rows, path, header)
-    except SafetensorError as error:
-        code = re.search(r"os error (\d+)|code: (\d+)", str(error))
-        number = int(code[1] or code[2]) if code else errno.EIO
-        raise OSError(number, os.strerror(number) if code else str(error)) from error
+def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write a file of safetensors block by block, with a checksum in its header."""
+    header: dict[str, Any] = {"__metadata__": {_CHECKSUM: _UNKNOWN, **metadata}}
+    names, end = in_order(tensors), 0
+    for name in names:
+        rows, start = tensors[name], end
+        end += math.prod(rows.shape) * rows.dtype.itemsize
+        kind, shape = _KINDS[rows.dtype], list(rows.shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    checksums = {}
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            checksums[name] = 0
+            for block in blocks(tensors[name]):
+                content = _bytes(block)
+                checksums[name] = zlib.crc32(content, checksums[name])
+                file.write(content)
+        facts = {name: [header[name]["dtype"], header[name]["shape"]] for name in names}
+        file.seek(8 + text.index(_UNKNOWN.encode()))
+        file.write(_checksum(metadata, facts, checksums).encode())
 
 
-def _with_kind(name: str, rows: Tensor, shape: Sequence[int], checksum: int) -> int:
-    return zlib.crc32(f"|{name}|{rows.dtype}|{list(shape)}|".encode(), checksum)
+def in_order(tensors: Mapping[str, Any]) -> list[str]:
+    """Return the names in the order of a file, in which no number lies across its alignment."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
 
 
-def _with_bytes(rows: Tensor, checksum: int) -> int:
-    if not rows.numel():
-        return checksum
-    return zlib.crc32(rows.reshape(-1).view(uint8).numpy().data, checksum)
+def blocks(rows: Any) -> Iterator[Tensor]:
+    """Yield blocks of rows of a tensor or a table, on the CPU."""
+    if isinstance(rows, Tensor) and not rows.ndim:
+        yield rows.detach().cpu()
+        return
+    step = max(1, _BLOCK // max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize))
+    for start in range(0, rows.shape[0], step):
+        stop = min(start + step, rows.shape[0])
+        block = rows[start:stop] if isinstance(rows, Tensor) else rows.block(start, stop)
+        yield block.detach().cpu().contiguous()
 
 
-def load(path: str | os.PathLike[str], room: Room | None = None) -> Stored:
+def _bytes(block: Tensor) -> Any:
+    return block.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _checksum(
+    metadata: Mapping[str, str], facts: Mapping[str, Any], checksums: Mapping[str, int]
+) -> str:
+    others = {key: value for key, value in metadata.items() if key != _CHECKSUM}
+    text = json.dumps([others, facts, checksums], sort_keys=True)
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def load(
+    path: str | os.PathLike[str], rows: tuple[int, int] = (0, 1), room: Room | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a checkpoint, on the CPU, and its meta.
 
     Parameters
     ----------
     path
+    rows : pair of int
+        ``(first, step)``: of tensors with a row for each entity, read rows ``first, first + step,
+        ...``.
     room : callable, optional
         Allocates float32 tensors of two axes, for tables larger than memory.
 
@@ -114,47 +149,50 @@ def load(path: str | os.PathLike[str], room: Room | None = None) -> Stored:
         message names the path.
     """
     tensors: dict[str, Tensor] = {}
-    with _opened(path) as opened:
-        for name, shape, start, block in _blocks(opened, None if room is None else _NUMBERS):
-            if room is None or not shape:
-                tensors[name] = block
-                continue
-            if not start:
-                tensors[name] = new_table(block, shape, room)
-            tensors[name][start : start + len(block)] = block
-    return tensors, opened.meta
+    facts, checksums = {}, {}
+    with _opened(path) as (file, meta):
+        for name in file.keys():  # noqa: SIM118, no mapping
+            stored = file.get_slice(name)
+            shape = stored.get_shape()
+            first, step = rows if shape and _OF_ENTITIES.fullmatch(name) else (0, 1)
+            facts[name], checksums[name], start = [stored.get_dtype(), shape], 0, 0
+            for block in _read(file, name, stored):
+                checksums[name] = zlib.crc32(_bytes(block), checksums[name])
+                if not shape:
+                    tensors[name] = block
+                    continue
+                if not start:
+                    count = [len(range(first, shape[0], step)), *shape[1:]]
+                    has_room = len(shape) == 2 and block.dtype == torch.float32
+                    tensors[name] = room(count) if room and has_room else block.new_empty(count)
+                skipped = (first - start) % step
+                chosen, place = block[skipped::step], (start + skipped) // step
+                tensors[name][place : place + len(chosen)] = chosen
+                start += len(block)
+        metadata = file.metadata()
+    if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):
+        raise ValueError(f"{path}: damaged: the checksum is not that of the content")
+    return tensors, meta
 
 
-def new_table(block: Tensor, shape: Sequence[int], room: Room | None) -> Tensor:
-    """Allocate a tensor for blocks like ``block``, by ``room`` if it takes such tensors."""
-    has_room = room is not None and len(shape) == 2 and str(block.dtype) == "torch.float32"
-    return room(shape) if room is not None and has_room else block.new_empty(shape)
+def _read(file: Any, name: str, stored: Any) -> Iterator[Tensor]:
+    shape = stored.get_shape()
+    if math.prod(shape) <= _BLOCK // 8:
+        yield file.get_tensor(name)
+        return
+    step = max(1, _BLOCK // (8 * math.prod(shape[1:])))
+    for start in range(0, shape[0], step):
+        yield stored[start : start + step]
 
 
 def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the meta of a checkpoint without reading or checking its tensors."""
-    with _opened(path) as opened:
-        return opened.meta
-
-
-def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
-    """Yield name, shape, first row and rows of each block of each tensor, within bounded memory.
-
-    The checksum is compared after the last block. Errors are those of :func:`load`.
-    """
-    with _opened(path) as opened:
-        yield from _blocks(opened, _NUMBERS)
-
-
-class _Opened(NamedTuple):
-    path: Path
-    file: Any
-    header: dict[str, str]
-    meta: dict[str, Any]
+    with _opened(path) as (_, meta):
+        return meta
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[_Opened]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such checkpoint")
@@ -162,15 +200,14 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_Opened]:
         raise ValueError(f"{path}: a {'folder' if path.is_dir() else 'device'}, not a checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
-            header: dict[str, str] = file.metadata() or {}
-            yield _Opened(path, file, header, _meta(path, header))
+            yield file, _meta(path, file.metadata() or {})
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
 
 
-def _meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
+def _meta(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
-        stored = json.loads(header[_KEY])
+        stored = json.loads(metadata[_KEY])
         version, meta = stored["version"], stored["meta"]
         if type(version) is not int or not isinstance(meta, dict):
             raise TypeError
@@ -184,38 +221,26 @@ def _meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     return meta
 
 
-def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
-    """Yield blocks of ``most`` numbers, or whole tensors, in the order of the checksum."""
-    checksum = zlib.crc32(opened.header[_KEY].encode())
-    for name in sorted(opened.file.keys()):
-        stored = opened.file.get_slice(name)
-        shape: list[int] = stored.get_shape()
-        count = shape[0] if shape else 1
-        step = max(1, count if most is None else most // max(1, math.prod(shape[1:])))
-        for start in range(0, max(1, count), step):
-            whole = step >= count
-            block = opened.file.get_tensor(name) if whole else stored[start : start + step]
-            if not start:
-                checksum = _with_kind(name, block, shape, checksum)
-            checksum = _with_bytes(block, checksum)
-            yield name, shape, start, block
-    if opened.header.get(_CHECKSUM) != f"{checksum:08x}":
-        raise ValueError(
-            f"{opened.path}: damaged: the checksum is {opened.header.get(_CHECKSUM)}, and that of "
-            f"the content {checksum:08x}"
-        )
-
-
 def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of the model or of the optimizer, by their own names.
 
     >>> list(of_part("model", {"model.entity": Tensor(), "optim.entity.step": Tensor()}))
     ['entity']
     """
-    prefix = f"{part}."
-    return {
-        name.removeprefix(prefix): it for name, it in tensors.items() if name.startswith(prefix)
-    }
+    pairs = (name.partition(".") for name in tensors)
+    return {name: tensors[f"{part}.{name}"] for first, _, name in pairs if first == part}
+
+
+def has_entities(name: str) -> bool:
+    """Return whether a tensor of a state has a row for each entity.
+
+    Examples
+    --------
+    >>> names = ["model.inner.entity", "model.relation", "optim.entity.sum", "optim.entity.step"]
+    >>> [has_entities(name) for name in names]
+    [True, False, True, False]
+    """
+    return _OF_ENTITIES.fullmatch(name) is not None
 
 
 def check_tensors(name: str, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

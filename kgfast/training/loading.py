@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
-from kgfast.datasets.data_files import DataFile, numbered_lines
 from kgfast.eval import Classification, Ranks, classify, rank
 from kgfast.eval.candidates import check_constraints
 from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
@@ -22,18 +20,11 @@ from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
 from kgfast.tables.views import numbered
 from kgfast.text import each_key_once, escaped, reading, shown
-from kgfast.training.build import (
-    build_model,
-    device_of,
-    follow,
-    load_dataset,
-    loss_of,
-)
+from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
 from kgfast.training.checkpoint import check_tensors, of_part
 from kgfast.training.config import Config
-from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import RunGraph
-from kgfast.training.saved import check_is_run, holds_tables, load_tables, with_data
+from kgfast.training.run_folder import RunFolder, RunGraph
+from kgfast.training.saved import holds_tables, load_tables, with_data
 
 
 class Vocabularies(NamedTuple):
@@ -151,14 +142,15 @@ class LoadedRun:
             )
         with reading(path, "not the types of this model"):
             if path.suffix == ".json":
-                found = self._constraints_of_json(path, names)
+                constraints = self._constraints_of_json(path, names)
             elif path.suffix == ".tsv":
-                train = self._train_for(path)
-                found = TypeConstraints.from_types(train, _types_of_lines(path))
+                lines = path.read_text(encoding="utf-8").splitlines()
+                pairs = [(entity, kind) for entity, kind in (it.split("\t") for it in lines if it)]
+                constraints = TypeConstraints.from_types(self._train_for(path), pairs)
             else:
-                found = TypeConstraints.from_openke(path, vocabulary=names)
-            check_constraints(found, self.model, names)
-        return found
+                constraints = TypeConstraints.from_openke(path, vocabulary=names)
+            check_constraints(constraints, self.model, names)
+        return constraints
 
     def _train_for(self, source: str | Path) -> Triples:
         if self.dataset is None:
@@ -166,16 +158,16 @@ class LoadedRun:
         return self.dataset.train
 
     def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
-        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: must hold an object of relations; got {shown(found)}")
-        lists = [it for it in found.values() if isinstance(it, list)]
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: must hold an object of relations; got {shown(content)}")
+        lists = [value for value in content.values() if isinstance(value, list)]
         if lists and all(isinstance(kind, str) for kinds in lists for kind in kinds):
-            pairs = [(name, kind) for name, kinds in found.items() for kind in kinds]
+            pairs = [(name, kind) for name, kinds in content.items() for kind in kinds]
             return TypeConstraints.from_types(self._train_for(path), pairs)
         if names[1] is None:  # keys are ids
-            found = {read_id(key): sides for key, sides in found.items()}
-        return TypeConstraints(found, vocabulary=names)
+            content = {read_id(key): sides for key, sides in content.items()}
+        return TypeConstraints(content, vocabulary=names)
 
     def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
         """Classify the test triples and false test triples (:func:`kgfast.classify`).
@@ -203,17 +195,6 @@ class LoadedRun:
         data = self.dataset
         words = "without data" if data is None else f"with dataset {escaped(data.name)}"
         return f"LoadedRun of {self.model!r}, {words}"
-
-
-def _types_of_lines(path: Path) -> list[tuple[str, str]]:
-    """Read lines ``entity<TAB>type``."""
-    file, found = DataFile(path), []
-    for number, line in numbered_lines(file.text()):
-        entity, *kind = line.split("\t")
-        if not entity or len(kind) != 1 or not kind[0]:
-            raise file.bad_line(number, "expected an entity, a tab and a type", line)
-        found.append((entity, kind[0]))
-    return found
 
 
 def load_run(
@@ -285,13 +266,12 @@ def load_run(
     >>> run.vocabulary.entities == graph.entities
     True
     """
-    if holds_tables(folder):
+    path = Path(folder)
+    if holds_tables(path):
         if overrides:
             raise ValueError(f"overrides: {folder} holds tables, not a run, and has no config.yaml")
-        found = load_tables(Path(folder), as_table=as_table)
-        return loaded_tables(folder, *found, data, device)
-    check_is_run(Path(folder))
-    run = RunFolder(folder)
+        return loaded_tables(path, *load_tables(path, as_table=as_table), data, device)
+    run = RunFolder(path)
     config = run.read_config(overrides)
     if as_table:
         raise ValueError(f"as_table: {folder} is a run, not a folder of tables")
@@ -302,28 +282,25 @@ def load_run(
     if state is None:
         raise FileNotFoundError(f"{run.path} holds no checkpoint")
     tensors, meta = state
-    _check_config(run, run.read_config() if overrides else config, meta)
+    in_file = run.read_config() if overrides else config
+    changed = Config.from_dict(meta["config"]).training_differences(in_file)
+    for key, (was, now) in changed.items():
+        raise ValueError(
+            f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
+            "was changed or is damaged"
+        )
     graph = run.load_graph()
     if meta.get("graph") != graph.rows:
         raise ValueError(
             f"{run.path}: the rows of the {checkpoint} checkpoint belong to other names than "
             f"those of {run.graph.name}: one of the two comes from another run"
         )
-    is_named = data is not None or any(it.startswith("dataset.") for it in overrides or ())
+    is_named = data is not None or any(key.startswith("dataset.") for key in overrides or ())
     dataset = _data(config, data, graph, is_named=is_named)
     names = names_of_run(run, config, graph, dataset)
     model = model_of(run, config, tensors, names)
     model.to(device_of(config) if device is None else device)
     return LoadedRun(model, Vocabularies(*names), dataset, config, meta.get("step"))
-
-
-def _check_config(run: RunFolder, config: Config, meta: Mapping[str, Any]) -> None:
-    changed = Config.from_dict(meta["config"]).training_differences(config)
-    for key, (was, now) in changed.items():
-        raise ValueError(
-            f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
-            "was changed or is damaged"
-        )
 
 
 def loaded_tables(
@@ -336,15 +313,8 @@ def loaded_tables(
 ) -> LoadedRun:
     dataset = None
     if data is not None and data is not False:
-        given = data if isinstance(data, Dataset) else load_data(data)
-        names, dataset, unnamed = with_data(Path(folder), model, names, given)
-        if unnamed:
-            where = given.name if isinstance(data, Dataset) else data
-            warnings.warn(
-                f"{folder} has no names of {' and '.join(unnamed)}: rows are taken to be numbered "
-                f"as in {where}",
-                stacklevel=3,
-            )
+        source = data if isinstance(data, Dataset) else load_data(data)
+        names, dataset = with_data(Path(folder), model, names, source)
     if device is not None and model.entity.device != numbered(device):
         model.to(device)  # refuses a table in a file
     vocabulary = Vocabularies(*names) if any(names) else None
@@ -361,8 +331,8 @@ def names_of_run(
         return labelled
     if dataset is None:
         return with_labels(Path(config.dataset.root, config.dataset.name), names)
-    data = dataset.entities, dataset.relations
-    return names[0].labelled(data[0].labels), names[1].labelled(data[1].labels)
+    labels = dataset.entities.labels, dataset.relations.labels
+    return names[0].labelled(labels[0]), names[1].labelled(labels[1])
 
 
 def _data(
@@ -376,16 +346,15 @@ def _data(
     if data is False:
         return None
     if isinstance(data, Dataset):
-        dataset, source = data, f"dataset {data.name}"
-    else:
-        try:
-            dataset = load_dataset(config, data)
-        except FileNotFoundError:
-            if is_named:
-                raise
-            return graph.named(config.dataset.name)
-        source = f"dataset {dataset.name} in {config.dataset.root if data is None else data}"
-    return graph.read(dataset, source)
+        return graph.read(data, f"dataset {data.name}")
+    try:
+        dataset = load_dataset(config, data)
+    except FileNotFoundError:
+        if is_named:
+            raise
+        return graph.named(config.dataset.name)
+    root = config.dataset.root if data is None else data
+    return graph.read(dataset, f"dataset {dataset.name} in {root}")
 
 
 def model_of(

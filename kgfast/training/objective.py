@@ -70,15 +70,11 @@ class Objective(ABC):
     def _loss(self, model: Model, batch: Batch) -> Tensor: ...
 
     def _penalty(self, model: Model, batch: Batch) -> Tensor:
-        penalty = self._config.regularizer
-        given: dict[str, Any] = {"side": batch.side, "sparse": True}
         queries = batch.anchors, batch.relations
         rows: Any = queries if batch.targets is None else batch.triples
-        if penalty.name == "dura":
-            weight = penalty.product_weight
-            return losses.regularizers.dura(model, rows, product_weight=weight, **given)
-        function = losses.regularizers.n3 if penalty.name == "n3" else losses.regularizers.l2
-        return function(model, rows, weighted=penalty.weighted, **given)
+        penalty = getattr(losses.regularizers, self._config.regularizer.name)
+        value: Tensor = penalty(model, rows, side=batch.side, sparse=True)
+        return value
 
 
 class NegativeSampling(Objective):
@@ -98,8 +94,7 @@ class NegativeSampling(Objective):
         super()._prepare(hrt, num_entities, sides)
         assert isinstance(self._criterion, NegativesLoss)
         self._takes_weights = self._criterion.takes_weights
-        data, med = self._config.data, self._config.med
-        self._trains_crops = med is not None and med.enabled
+        data = self._config.data
         self.negatives = Negatives(
             num_entities,
             data.neg_size,
@@ -120,7 +115,7 @@ class NegativeSampling(Objective):
 
     def _loss(self, model: Model, batch: Batch) -> Tensor:
         given: dict[str, Any] = {"side": batch.side, "mask": batch.mask}
-        if self._trains_crops:
+        if self._config.crops is not None:
             crops: Any = model
             dims = crops.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
             return losses.med(

@@ -1,11 +1,10 @@
 """The optimizer of a run: one for whole parameters, and one for the rows of the entity table."""
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor, nn
 
 from kgfast import ops
@@ -16,37 +15,12 @@ from kgfast.training.checkpoint import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.row_optimizer import EPS, RowAdagrad, RowAdam, RowOptimizer
 
-_SCALE_STEPS = 2000  # steps with one scale of the loss
-
-
-class LossScale(BaseModel):
-    """Scale of the loss that keeps float16 gradients in range; gradients are divided by it.
-
-    The scale halves, and the step is skipped, when a gradient is not finite; it doubles after
-    ``_SCALE_STEPS`` accepted steps (Micikevicius et al. 2018, section 3.2).
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    scale: float = 2.0**16
-    good: NonNegativeInt = 0
-
-    def accepts(self, norm: float) -> bool:
-        """Return whether gradients of this norm are fit for a step; adapt the scale."""
-        if not math.isfinite(norm):
-            self.scale, self.good = self.scale / 2, 0
-            return False
-        self.good += 1
-        if self.good == _SCALE_STEPS:
-            self.scale, self.good = self.scale * 2, 0
-        return True
-
 
 class Optimizer:
     """The optimizers of a model: of the rows of the entity table, and of whole parameters.
 
     ``lazy`` says that steps use few rows of the table. ``room`` allocates the float32 states of a
-    ``row_*`` optimizer. ``loss_scale`` is set for losses in float16.
+    ``row_*`` optimizer.
     """
 
     def __init__(
@@ -77,7 +51,6 @@ class Optimizer:
             self._dense = self._made(kind, self._whole)
         self._optimizers = [self._dense, *([] if self._rows is None else [self._rows])]
         self._parts: dict[Tensor, list[Part]] = {}
-        self.loss_scale: LossScale | None = None
         self.spares = Spares()  # memory of the last gradient of the table
 
     def _made(self, kind: str, parameters: Sequence[nn.Parameter]) -> RowOptimizer:
@@ -93,11 +66,6 @@ class Optimizer:
         """Return whether no operator of torch is large in an update."""
         is_served = all(ops.serves_rows(it) for it in self._whole)
         return self._rows is not None or (isinstance(self._dense, RowAdagrad) and is_served)
-
-    @property
-    def scale(self) -> float:
-        """Scale of the loss."""
-        return 1.0 if self.loss_scale is None else self.loss_scale.scale
 
     def collect(self, of_entities: Sequence[RowGradients] = ()) -> None:
         """Take the row gradients that a backward left, and further gradients of the entity table.
@@ -119,13 +87,14 @@ class Optimizer:
         if self._placement.size > 1:
             whole = [it.grad for it in self._whole if it is not self._entity]
             self._placement.align([numbers_of(it) for it in whole if it is not None])
-        if self._ready():
-            if self._rows is not None:  # skipped steps count, too
-                self._rows.steps_before = step
-            for optimizer in self._optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = lr
-                optimizer.step()
+        if self._config.grad_clip:
+            self._clip()
+        if self._rows is not None:
+            self._rows.steps_before = step
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
         gradient = self._entity.grad
         for parameter in self._named.values():
             parameter.grad = None
@@ -151,26 +120,18 @@ class Optimizer:
             return self._rows is not None
         return isinstance(self._dense, RowAdagrad) and not self._config.weight_decay
 
-    def _ready(self) -> bool:
-        """Unscale and clip the gradients; return whether the gradients are fit for a step."""
-        clip, scale = self._config.grad_clip, self.scale
-        if not clip and self.loss_scale is None:
-            return True
+    def _clip(self) -> None:
+        """Scale the gradients so that the norm of all is at most that of the config."""
         named = [it for it in self._named.values() if it.grad is not None]
         named.sort(key=lambda it: it.grad is not None and it.grad.is_sparse)
         gradients = [it.grad for it in named if it.grad is not None]
         norm = self._placement.norm(gradients, [it is self._entity for it in named])
-        numbers = [numbers_of(gradient) for gradient in gradients]
-        if self.loss_scale is None and norm.device.type != "cpu":
-            torch._foreach_mul_(numbers, (clip / (norm + 1e-6)).clamp_(max=1.0))
-            return True
-        unscaled = float(norm) / scale  # float16 waits here, to learn whether a step is made
-        factor = min(1.0, clip / (unscaled + 1e-6)) / scale if clip else 1 / scale
-        if self.loss_scale is not None and not self.loss_scale.accepts(unscaled):
-            return False
-        if factor != 1 and gradients:
-            torch._foreach_mul_(numbers, factor)
-        return True
+        factor: Any = self._config.grad_clip / (norm + 1e-6)
+        if norm.device.type != "cpu":
+            factor.clamp_(max=1.0)  # nothing waits for the device
+        elif (factor := self._config.grad_clip / (float(norm) + 1e-6)) >= 1:
+            return
+        torch._foreach_mul_([numbers_of(gradient) for gradient in gradients], factor)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint, by ``<parameter>.<name>``.

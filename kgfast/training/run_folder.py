@@ -1,24 +1,109 @@
-"""The folder of a run: files, and the treatment of broken files."""
+"""The folder of a run: its files, and the graph at its beginning.
+
+A run stores its vocabularies and triples once, in ``graph.safetensors``, because they define the
+entity of each row of a table. Later data are read through this file: another order of names or
+lines changes nothing, another graph is an error.
+"""
 
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from kgfast.datasets import Dataset
+from kgfast.datasets.dataset import SPLITS
+from kgfast.datasets.identity import differences, fingerprint, names_digest
+from kgfast.graph import Triples, Vocabulary
 from kgfast.locks import locked
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Room, Stored, load, save
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
-from kgfast.training.run_graph import RunGraph
-from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
-from kgfast.whole_files import set_aside, sync, write_durably
+from kgfast.whole_files import write_durably
+
+
+class RunGraph:
+    """Graph at the beginning of a run.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Names in the order of the rows of tables; triples in the order from which batches are drawn.
+
+    Attributes
+    ----------
+    entities, relations : Vocabulary
+    splits : dict of str to Tensor
+        Train, valid and test, int64 ``[T, 3]``, on the CPU.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.entities, self.relations = dataset.entities, dataset.relations
+        self.splits = {name: dataset.split(name).hrt.cpu() for name in SPLITS}
+
+    @cached_property
+    def rows(self) -> str:
+        """Digest of the names in the order of rows, which a checkpoint stores too."""
+        return names_digest(self._dataset)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Digests of the names and of each split, which depend on no order and no id."""
+        return fingerprint(self._dataset)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph by :func:`kgfast.training.checkpoint.save`; names are JSON in bytes."""
+        tensors = dict(self.splits)
+        for what, names in (("entities", self.entities), ("relations", self.relations)):
+            text = bytearray(json.dumps(list(names)).encode())
+            tensors[what] = torch.frombuffer(text, dtype=torch.uint8)
+        save(path, tensors, {"graph": self.rows, "fingerprint": self.fingerprint})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "RunGraph":
+        """Read a graph that :meth:`save` wrote; a ValueError names a damaged file."""
+        tensors, meta = load(path)
+        with reading(Path(path), "not the graph of a run"):
+            entities, relations = (
+                Vocabulary(json.loads(tensors[what].numpy().tobytes()))
+                for what in ("entities", "relations")
+            )
+            train, valid, test = (
+                Triples(tensors[name], entities=entities, relations=relations) for name in SPLITS
+            )
+            graph = cls(Dataset("", train, valid, test, entities, relations))
+            if meta["graph"] != graph.rows:
+                raise ValueError("the digest is not that of the names")
+        return graph
+
+    def read(self, dataset: Dataset, source: str) -> Dataset:
+        """Return a dataset with the ids and the order of the run, if both have one graph.
+
+        Names and triples may be in any order. A ValueError lists the first five names or triples
+        that are missing or new; ``source`` names the dataset there.
+        """
+        same_names = (dataset.entities, dataset.relations) == (self.entities, self.relations)
+        if same_names and all(
+            torch.equal(dataset.split(name).hrt.cpu(), hrt) for name, hrt in self.splits.items()
+        ):
+            return dataset
+        problems = differences(self._dataset, dataset, "the run")
+        if problems:
+            raise ValueError(f"{source} is not the graph of this run: {'; '.join(problems)}")
+        return self.named(dataset.name)
+
+    def named(self, name: str) -> Dataset:
+        """Return the graph as a dataset of a name."""
+        return replace(self._dataset, name=name)
 
 
 class RunFolder:
@@ -27,16 +112,13 @@ class RunFolder:
     ========================  ============================================================
     ``config.yaml``           the config, all values
     ``graph.safetensors``     names and triples: see :class:`kgfast.training.RunGraph`
-    ``metrics.jsonl, .csv``   see :mod:`kgfast.training.logs`
+    ``metrics.jsonl``         see :mod:`kgfast.training.logs`
     ``last.safetensors``      the newest state: where a run resumes
     ``previous.safetensors``  the state before it
-    ``best.safetensors``      the best state by ``train.save_best_metric``
-    ``step_<n>.safetensors``  copies of states (``train.keep``)
-    ``model_<n>.safetensors`` models without optimizer state (``train.keep_every``)
+    ``best.safetensors``      the best model by ``train.save_best_metric``
+    ``model_<n>.safetensors`` models of other steps (``train.keep_every``)
     ``result.json``           the result, written at the end
-    ``shards/``               rows of states that several processes saved
     ``.lock``                 the process that writes the run: see :func:`kgfast.locks.locked`
-    ``<name>.broken``         an unreadable file or folder that stood in the way of a new file
     ========================  ============================================================
 
     Parameters
@@ -56,17 +138,13 @@ class RunFolder:
         self.path = Path(path)
         self.rows = (0, 1)
         self.room: Room | None = None
-        self.next = self.path / "next.safetensors"
         self.last = self.path / "last.safetensors"
         self.previous = self.path / "previous.safetensors"
         self.best = self.path / "best.safetensors"
         self.config = self.path / "config.yaml"
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
-        # Paths of states, the newest first; ``next`` exists only after a kill during a save.
-        self._states = (self.next, self.last, self.previous)
-        self._broken: set[Path] = set()
-        self._read: Path | None = None  # the newest state, once read
+        self._last_is_good = True
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the run for writing; raise a ValueError that names the process that holds it."""
@@ -75,93 +153,48 @@ class RunFolder:
 
     def holds_a_run(self) -> bool:
         """Return whether there is a state to resume, or a result."""
-        return any(path.exists() for path in (*self._states, self.result))
+        return any(path.exists() for path in (self.last, self.previous, self.result))
 
-    def save_last(self, stored: Stored, keep: int = 0) -> None:
-        """Write the newest state; the former one becomes ``previous``, unless it was broken.
-
-        With ``keep``, copy the state to ``step_<n>`` and delete all but the newest ``keep`` copies.
-        """
+    def save_last(self, stored: Stored) -> None:
+        """Write the newest state; the former one becomes ``previous``, unless it was broken."""
         self._make()
-        for path in self._states:
-            if path.is_dir() or (path in self._broken and path.exists()):
-                set_aside(path)
-        self._broken.clear()
-        save(self.next, *stored)
-        self._put_in_place(stored[1]["step"], keep)
-
-    def finish_save(self, step: int, keep: int = 0) -> None:
-        """Finish a save that a kill cut short, if :meth:`load_last` read the state of that save.
-
-        ``step`` is that of the state. The caller has held the lock since reading the state.
-        """
-        if self._read == self.next:
-            self._put_in_place(step, keep)
-
-    def _put_in_place(self, step: int, keep: int) -> None:
-        """Copy ``next`` if ``keep``, then rename ``next`` to ``last``: the rename ends a save."""
-        if keep:
-            copy = self.path / f"step_{step}.safetensors"
-            write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
-            self._clear("step")
-            for path in self._numbered("step")[:-keep]:
-                path.unlink()
-        if self.last.exists():
-            os.replace(self.last, self.previous)
-        os.replace(self.next, self.last)
-        sync(self.path)
-        self._drop_rows(step)
+        if self._last_is_good and self.last.is_file():
+            beside = self.path / "previous.tmp"
+            try:  # a second name, so that a kill at any time leaves two good states
+                beside.unlink(missing_ok=True)
+                os.link(self.last, beside)
+                os.replace(beside, self.previous)
+                beside.unlink(missing_ok=True)  # stays where both were one file
+            except OSError:  # a file system without hard links
+                os.replace(self.last, self.previous)
+        save(self.last, *stored)
+        self._last_is_good = True
 
     def save_best(self, stored: Stored) -> None:
-        """Write the best state."""
+        """Write the best model."""
         self._make()
         save(self.best, *stored)
-        self._drop_rows(stored[1]["step"])
 
     def save_model(self, stored: Stored) -> None:
         """Write ``model_<n>``, ``n`` being the step of the meta."""
         self._make()
         save(self.path / f"model_{stored[1]['step']}.safetensors", *stored)
-        self._clear("model")
-
-    def _drop_rows(self, step: int) -> None:
-        """Delete the rows of states that are gone; ``step`` is that of the newest state."""
-        heads = [*self._states, self.best, *self._numbered("step"), *self.models()]
-        drop_unused(self.path, [head for head in heads if head.is_file()], step)
 
     def load(self, path: Path) -> Stored:
-        """Read a state with all rows, saved by any number of processes.
-
-        Errors are those of :func:`kgfast.training.checkpoint.load`.
-        """
-        tensors, meta = load(path, self.room)
-        shards, (first, step) = ShardFiles.of(meta), self.rows
-        if shards is not None:
-            return tensors | shards.read_rows(self.path, first, step, self.room), meta
-        if step > 1:
-            for name in names_of_rows(tensors):
-                tensors[name] = tensors[name][first::step].clone()
-        return tensors, meta
+        """Read a state; errors are those of :func:`kgfast.training.checkpoint.load`."""
+        return load(path, self.rows, self.room)
 
     def drop_states(self) -> None:
-        """Delete every file of tensors; the config, the logs and the result stay."""
-        for path in [*self.path.glob("*.safetensors"), *(self.path / FOLDER).glob("*.safetensors")]:
+        """Delete every file of tensors; the config, the log and the result stay."""
+        for path in self.path.glob("*.safetensors"):
             path.unlink()
 
     def models(self) -> list[Path]:
         """Return the paths of every ``model_<n>``, sorted by step."""
-        return self._numbered("model")
-
-    def _numbered(self, kind: str, suffix: str = "") -> list[Path]:
-        """Return paths named ``<kind>_<n>.safetensors`` and a suffix, sorted by ``n``."""
-        pattern = re.compile(rf"{kind}_(\d+)\.safetensors{re.escape(suffix)}")
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        steps = {path: int(it[1]) for path in paths if (it := pattern.fullmatch(path.name))}
-        return sorted(steps, key=steps.__getitem__)
-
-    def _clear(self, kind: str) -> None:
-        for path in self._numbered(kind, ".tmp"):
-            shutil.rmtree(path)
+        matches = [re.fullmatch(r"model_(\d+)\.safetensors", path.name) for path in paths]
+        steps = sorted(int(match[1]) for match in matches if match)
+        return [self.path / f"model_{step}.safetensors" for step in steps]
 
     def load_last(self, check: Callable[[Stored], object] = lambda stored: None) -> Stored | None:
         """Return the newest readable state, or None if nothing was saved yet.
@@ -171,31 +204,28 @@ class RunFolder:
         that there are states and none can be read.
         """
         broken: list[str] = []
-        for path in self._states:
+        for path in (self.last, self.previous):
             try:
                 stored = self.load(path)
                 with reading(path, "not a state of this run"):
                     check(stored)
-            except FileNotFoundError:  # there is none, or the writer has just renamed the file
+            except FileNotFoundError:
                 continue
             except ValueError as error:
                 broken.append(str(error))
-                self._broken.add(path)
+                self._last_is_good = False
                 continue
             if broken:
                 warnings.warn(f"{'; '.join(broken)}; resuming from {path}", stacklevel=2)
-            self._read = path
             return stored
         if broken:
             raise ValueError("; ".join(broken))
         return None
 
     def load_best(self) -> Stored:
-        """Return the best state, or the last where no evaluation chose one."""
-        try:
+        """Return the best model, or the last state where no evaluation chose one."""
+        if self.best.exists():
             return self.load(self.best)
-        except FileNotFoundError:
-            pass
         stored = self.load_last()
         if stored is None:
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
@@ -237,7 +267,8 @@ class RunFolder:
             raise FileNotFoundError(f"{self.result}: the run has not ended")
         with reading(self.result, "not the result of a run"):
             result: dict[str, Any] = dict(json.loads(self.result.read_text(encoding="utf-8")))
-            numbers = {it: result.get(it) for it in ("steps", "best_step", "seconds_training")}
+            numbers = {name: result.get(name) for name in ("steps", "best_step")}
+            numbers["seconds_training"] = result.get("seconds_training")
             numbers["mrr of test"] = dict(result.get("test") or {}).get("mrr")
             for name, value in numbers.items():
                 if not is_number(value):

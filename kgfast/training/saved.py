@@ -5,9 +5,9 @@
 """
 
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,40 +43,26 @@ from kgfast.models import (
     Wrapper,
 )
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import check_tensors
+from kgfast.training.checkpoint import blocks, check_tensors, write
 from kgfast.whole_files import new_folder
 
 FORMAT = 1
 CONFIG, TENSORS, KNOWN = "config.json", "model.safetensors", "known"
 # Options of each class: in the constructor, and as attributes of the model.
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "RotatE": ("gamma", "layout", "relation_format", "norm"),
-    "TransE": ("gamma", "norm"),
-    "DistMult": (),
-    "ComplEx": ("layout",),
-    "CP": (),
-    "RESCAL": (),
-    "ConvE": ("embedding_height",),
+_OPTIONS: dict[Any, tuple[str, ...]] = {
+    RotatE: ("gamma", "layout", "relation_format", "norm"),
+    TransE: ("gamma", "norm"),
+    DistMult: (),
+    ComplEx: ("layout",),
+    CP: (),
+    RESCAL: (),
+    ConvE: ("embedding_height",),
+    MED: ("dims", "submodels_per_step", "crop", "loss_weight", "positive_weight"),
+    RSCF: ("relation_transform",),
+    Reciprocal: ("order",),
 }
-_OF_WRAPPERS: dict[str, tuple[str, ...]] = {
-    "MED": ("dims", "submodels_per_step", "crop", "loss_weight", "positive_weight"),
-    "RSCF": ("relation_transform",),
-    "Reciprocal": ("order",),
-}
+_CLASSES = {cls.__name__: cls for cls in _OPTIONS}
 _SIZES = ("score", "dim", "num_entities", "num_relations")
-_CLASSES: dict[str, Any] = {
-    it.__name__: it
-    for it in (RotatE, TransE, DistMult, ComplEx, CP, RESCAL, ConvE, MED, RSCF, Reciprocal)
-}
-_KINDS = {
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.bool: "BOOL",
-}
-_BLOCK = 1 << 24  # bytes that are written at once
 
 
 def save(
@@ -126,61 +112,46 @@ def save(
     """
     describe(model)
     names = (
-        _checked_names("entities", entities, "entity", model.num_entities),
-        _checked_names("relations", relations, "relation", model.num_relations),
+        _checked_names("entities", entities, model.num_entities),
+        _checked_names("relations", relations, model.num_relations),
     )
     triples = None if known is None else _checked_known(known, names, model)
     with new_folder(folder) as scratch:
         write_tables(scratch, model, names, known=triples)
 
 
-def _checked_names(argument: str, names: Any, row: str, count: int) -> Vocabulary | None:
+def _checked_names(argument: str, names: Any, count: int) -> Vocabulary | None:
     if names is None:
         return None
     if isinstance(names, str | os.PathLike):
-        raise TypeError(
-            f"{argument} must be a list of names; got {shown(os.fspath(names))}: of a file pass "
-            f'Path({os.fspath(names)!r}).read_text(encoding="utf-8").splitlines()'
-        )
+        raise TypeError(f"{argument} must be a list of names; got {shown(os.fspath(names))}")
     listed, places = list(names), dict[str, int]()
     for place, name in enumerate(listed):
         where = f"{argument}[{place}] = {shown(name)}"
         if not isinstance(name, str):
-            raise TypeError(f"{where} must be text: a name for each row of the {row} table")
+            raise TypeError(f"{where} must be text")
         if not name or any(mark in name for mark in "\t\n\r"):
-            raise ValueError(
-                f"{where} must have a character, no tab and no line break: lines of names and "
-                f"labels are split there"
-            )
+            raise ValueError(f"{where} must have a character, no tab and no line break")
         if places.setdefault(name, place) != place:
-            raise ValueError(
-                f"{where} is the name of row {places[name]} already: each row needs its own name"
-            )
+            raise ValueError(f"{where} is the name of row {places[name]} already")
     if len(listed) != count:
         raise ValueError(
-            f"{argument} must be {count:,} names, one for each row of the {row} table; got "
-            f"{len(listed):,}"
+            f"{argument} must be {count:,} names, one for each row; got {len(listed):,}"
         )
     return names if isinstance(names, Vocabulary) else Vocabulary(map(str, listed))
 
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
-    sizes: dict[str, Any] = {
-        "num_entities": model.num_entities,
-        "num_relations": model.num_relations,
-    }
+    sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
     if not isinstance(known, KnownTriples):
         try:
-            parts, _ = id_sets((known,), names)
-            return KnownTriples([as_triples_tensor(part, **sizes) for part in parts])
+            sets, _ = id_sets((known,), names)
+            return KnownTriples([as_triples_tensor(ids, **sizes) for ids in sets])
         except (TypeError, ValueError) as error:
-            hint = ""
-            if isinstance(error, TypeError) and "vocabulary=" in str(error):
-                hint = "; here entities= and relations= are that vocabulary"
-            raise type(error)(f"known: {error}{hint}") from None
-    for what, own, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=True):
-        if own > most:
-            raise ValueError(f"known: {what} {own - 1} must be in 0..{most - 1}")
+            raise type(error)(f"known: {error}") from None
+    for what, size, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=True):
+        if size > most:
+            raise ValueError(f"known: {what} {size - 1} must be in 0..{most - 1}")
     return known
 
 
@@ -202,7 +173,7 @@ def write_tables(
         for name in ("entity", "relation"):
             _write_npy(folder / f"{name}.npy", getattr(model, name))
     else:
-        _write_tensors(folder / TENSORS, _state(model))
+        write(folder / TENSORS, _state(model), {"format": "pt"})
     write_json(folder / CONFIG, facts | dict(about or {}))
     write_names(folder, names)
     if known is not None:
@@ -211,29 +182,28 @@ def write_tables(
 
 def describe(model: Model) -> dict[str, Any]:
     """Return the facts that define the score of a model's tensors; refuse unknown classes."""
-    wrappers, inner = [], model
-    while type(inner).__name__ in _OF_WRAPPERS and isinstance(inner, Wrapper):
-        name = type(inner).__name__
-        options = {key: getattr(inner, key) for key in _OF_WRAPPERS[name]}
-        wrappers.append({"class": name, **options})
+    layers, inner = [], model
+    while True:
+        if type(inner) not in _OPTIONS:
+            raise TypeError(
+                f"model must be {', '.join(_CLASSES)}, the last three around another; got "
+                f"{type(inner).__name__}"
+            )
+        options = {key: getattr(inner, key) for key in _OPTIONS[type(inner)]}
+        layers.append({"class": type(inner).__name__, **options})
+        if not isinstance(inner, Wrapper):
+            break
         inner = inner.model
-    name = type(inner).__name__
-    if _CLASSES.get(name) is not type(inner) or name not in _OPTIONS:
-        raise TypeError(
-            f"model must be {', '.join(_OPTIONS)}, or {', '.join(_OF_WRAPPERS)} around one; got "
-            f"{name}"
-        )
-    own = {key: getattr(inner, key) for key in _OPTIONS[name]}
+    *wrappers, plain = layers
     if isinstance(inner, RotatE):
-        own["embedding_range"] = inner.embedding_range  # for readers of raw relations
-    sizes = {key: getattr(model, key) for key in _SIZES}
+        plain["embedding_range"] = inner.embedding_range  # for readers of raw relations
     return {
         "format": FORMAT,
         "written_by": f"kgfast {__version__}",
-        "model": name,
-        **own,
+        "model": plain.pop("class"),
+        **plain,
         "wrappers": wrappers,
-        **sizes,
+        **{key: getattr(model, key) for key in _SIZES},
     }
 
 
@@ -261,43 +231,12 @@ def _state(model: Model) -> dict[str, Any]:
     return held | {entity: model.entity}
 
 
-def _blocks(rows: Any) -> Iterator[Tensor]:
-    if isinstance(rows, Tensor) and rows.ndim < 2:
-        yield rows.detach().cpu()
-        return
-    size = max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize)
-    step = max(1, _BLOCK // size)
-    for start in range(0, rows.shape[0], step):
-        stop = min(start + step, rows.shape[0])
-        block = rows[start:stop] if isinstance(rows, Tensor) else rows.block(start, stop)
-        yield block.detach().cpu().contiguous()
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Write a file of safetensors without holding the file in memory."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    end = 0
-    for name in names:
-        it, start = tensors[name], end
-        end += math.prod(it.shape) * it.dtype.itemsize
-        kind, shape = _KINDS[it.dtype], list(it.shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for block in _blocks(tensors[name]):
-                file.write(block.reshape(-1).view(torch.uint8).numpy().data)
-
-
 def _write_npy(path: Path, rows: Any) -> None:
     """Write an array of numpy without holding the array in memory; numpy has no bfloat16."""
     dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
     kind = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     array, start = np.lib.format.open_memmap(path, "w+", kind, tuple(rows.shape)), 0
-    for block in _blocks(rows):
+    for block in blocks(rows):
         array[start : start + len(block)] = block.to(dtype).numpy()
         start += len(block)
 
@@ -327,17 +266,12 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 
     A ValueError names the file that cannot be read or does not fit.
     """
-    path = folder / CONFIG
-    facts = _facts(folder)
-    number = facts.get("format")
-    if type(number) is not int:
+    path, facts = folder / CONFIG, _facts(folder)
+    if facts.get("format") != FORMAT or type(facts["format"]) is not int:
         raise ValueError(
-            f"{path}: format must be {FORMAT}; got {shown(number)}: the file is not kgfast's "
-            f"(kgfast.load_official reads folders of the official code), or of an earlier one: "
-            f"export, convert or save the model again"
+            f"{path}: format must be {FORMAT}; got {shown(facts.get('format'))}: the folder is of "
+            f"another version of kgfast, or of another program (kgfast.load_official)"
         )
-    if number != FORMAT:
-        raise ValueError(f"{path}: format {number}; this kgfast reads {FORMAT}: update kgfast")
     with reading(folder, "config.json does not fit the tables"):
         model = _built(folder, facts, as_table)
         for key in _SIZES:
@@ -351,41 +285,43 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 
 
 def _built(folder: Path, facts: Mapping[str, Any], as_table: bool) -> Model:
-    layers = facts.get("wrappers", [])
-    names = [facts.get("model"), *(it["class"] for it in layers)]
-    for name, known in zip(names, [_OPTIONS, *[_OF_WRAPPERS] * len(layers)], strict=True):
-        if name not in known:
+    layers = [{"class": facts["model"], **facts}, *reversed(facts.get("wrappers", []))]
+    for layer in layers:
+        if layer["class"] not in _CLASSES:
             raise ValueError(
-                f"{folder / CONFIG}: tables of {shown(name)} are unknown here; known: "
-                f"{', '.join(known)}"
+                f"{folder / CONFIG}: tables of {shown(layer['class'])} are unknown here; known: "
+                f"{', '.join(_CLASSES)}"
             )
-    prefix = "model." * len(layers)
-    path = folder / TENSORS
+    prefix, path = "model." * (len(layers) - 1), folder / TENSORS
+    state: dict[str, Any] = {}
     if path.is_file():
         state = _others(path, prefix)
         entity: Any = tables.open(f"{path}:{prefix}entity")
     else:
-        entity, state = _opened(folder / "entity.npy"), {}
-        relation = _opened(folder / "relation.npy")
-        state[f"{prefix}relation"] = relation.block(0, len(relation))
-    entity = entity if as_table else entity.mapped()
-    options = {key: facts[key] for key in _OPTIONS[names[0]] if key in facts}
-    if names[0] == "ConvE":
-        weight = state[f"{prefix}convolution.weight"]
-        options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
-        options["generator"] = torch.Generator()
-    model = _CLASSES[names[0]](entity, state.pop(f"{prefix}relation"), **options)
-    for layer in reversed(layers):
-        options = {key: value for key, value in layer.items() if key != "class"}
-        fresh = {"seed": 0} if layer["class"] == "RSCF" else {}
-        model = _CLASSES[layer["class"]](model, **options, **fresh)
-    held = dict(model.named_parameters()) | dict(model.named_buffers())
+        entity, relation = tables.open(folder / "entity.npy"), tables.open(folder / "relation.npy")
+        state[f"{prefix}relation"] = relation.block(0, relation.shape[0])
+    model: Any = None
+    for layer in layers:
+        cls = _CLASSES[layer["class"]]
+        options = {key: layer[key] for key in _OPTIONS[cls] if key in layer}
+        if cls is ConvE:
+            weight = state[f"{prefix}convolution.weight"]
+            options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
+            options["generator"] = torch.Generator()
+        if cls is RSCF:
+            options["seed"] = 0
+        if model is None:
+            entities = entity if as_table else entity.mapped()
+            model = cls(entities, state.pop(f"{prefix}relation"), **options)
+        else:
+            model = cls(model, **options)
+    expected = dict(model.named_parameters()) | dict(model.named_buffers())
     for name in ("entity", "relation"):
-        held.pop(prefix + name, None)
-    check_tensors("model", state, held)
+        expected.pop(prefix + name, None)
+    check_tensors("model", state, expected)
     with torch.no_grad():
         for name, tensor in state.items():
-            held[name].copy_(tensor)
+            expected[name].copy_(tensor)
     built: Model = model.eval().requires_grad_(False)
     return built
 
@@ -400,12 +336,6 @@ def _others(path: Path, prefix: str) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in names - {f"{prefix}entity"}}
 
 
-def _opened(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file, and no {TENSORS} beside it")
-    return tables.open(path)
-
-
 def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
     path = folder / f"{what}.json"
     if not path.is_file():
@@ -417,58 +347,36 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
     return names
 
 
-def check_is_run(folder: Path) -> None:
-    """Raise an error for a folder without a run; for arrays, with the line that saves them.
-
-    A missing folder is left to its reader.
-    """
-    files = [folder] if folder.is_file() else sorted(folder.glob("*.npy"))
-    files = sorted((it for it in files if it.suffix == ".npy"), key=lambda it: -it.stat().st_size)
-    if (folder / "config.yaml").is_file() or not folder.exists():
-        return
-    if files:
-        entity, relation = files[0], files[1] if len(files) > 1 else "relation.npy"
-        raise ValueError(
-            f"{folder} holds arrays, but no model: save the arrays with a model, and load that "
-            f'folder. For TransE: kgfast.save(kgfast.TransE(np.load("{entity}", mmap_mode="r"), '
-            f'np.load("{relation}")), "my_model")'
-        )
-    raise FileNotFoundError(
-        f"{folder}: not the folder of a run, without config.yaml, nor of a saved model, without "
-        f"{CONFIG}"
-    )
-
-
 def with_data(
     folder: Path, model: Any, names: Names, dataset: Dataset
-) -> tuple[Names, Dataset, list[str]]:
+) -> tuple[tuple[Vocabulary, Vocabulary], Dataset]:
     """Return names, and a dataset with the ids of the tables; triples are read by name.
 
-    Rows without names in the folder get the names of the dataset, in order; the last result lists
-    these.
+    Rows without names in the folder get the names of the dataset, in order, with a warning.
     """
-    own = dataset.entities, dataset.relations
-    unnamed, maps, named = [], [], []
-    for what, theirs, its in zip(("entities", "relations"), own, names, strict=True):
+    maps, named = [], []
+    of_data = dataset.entities, dataset.relations
+    for what, theirs, ours in zip(("entities", "relations"), of_data, names, strict=True):
         rows = getattr(model, f"num_{what}")
-        if its is None and len(theirs) != rows:
+        if ours is None and len(theirs) != rows:
             raise ValueError(
                 f"{folder} has {rows:,} rows of {what} without names, dataset {dataset.name} "
                 f"{len(theirs):,} names: these are not names of the rows"
             )
-        if its is None:
-            unnamed.append(what)
+        if ours is None:
+            warnings.warn(
+                f"{folder} has no names of {what}: rows are taken to be numbered as in dataset "
+                f"{dataset.name}",
+                stacklevel=4,
+            )
         with reading(folder, f"dataset {dataset.name} does not fit the {what}"):
-            maps.append((its or theirs).ids(theirs))
-        named.append(its if its is not None else theirs)
-    entity, relation = maps
-    both = named[0], named[1]
-    train, valid, test = (
-        Triples(
-            torch.stack([entity[hrt[:, 0]], relation[hrt[:, 1]], entity[hrt[:, 2]]], 1),
-            entities=both[0],
-            relations=both[1],
-        )
-        for hrt in (dataset.split(it).hrt.cpu() for it in SPLITS)
-    )
-    return both, Dataset(dataset.name, train, valid, test, *both), unnamed
+            named.append(theirs if ours is None else ours)
+            maps.append(named[-1].ids(theirs))
+    both, (entity, relation) = (named[0], named[1]), maps
+
+    def renumbered(split: str) -> Triples:
+        heads, relations, tails = dataset.split(split).hrt.cpu().unbind(1)
+        ids = torch.stack([entity[heads], relation[relations], entity[tails]], 1)
+        return Triples(ids, entities=both[0], relations=both[1])
+
+    return both, Dataset(dataset.name, *map(renumbered, SPLITS), *both)

@@ -1,4 +1,4 @@
-"""The state of a run: one dict of numbers, and tensors; both as a checkpoint holds them."""
+"""The state of a run: one dict of checked numbers, and tensors; both as a checkpoint holds them."""
 
 import math
 from collections.abc import Mapping
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
-from torch import Tensor
 
 from kgfast.eval.metrics import metric_named
 from kgfast.models import Model
 from kgfast.text import shown
 from kgfast.training.checkpoint import Stored, check_tensors, of_part
 from kgfast.training.config import Config
-from kgfast.training.optimizer import LossScale, Optimizer
-from kgfast.training.shard_files import Kind
+from kgfast.training.optimizer import Optimizer
 
 
 def gain(metric: str, value: float, best: float | None) -> float:
@@ -44,11 +42,8 @@ class Patience(BaseModel):
         if gain(metric, value, self.best) > min_delta:
             self.best, self.in_vain = value, 0
             return False
-        self.in_vain += 1
-        if self.in_vain < patience:
-            return False
-        self.in_vain = 0
-        return True
+        self.in_vain = (self.in_vain + 1) % patience
+        return self.in_vain == 0
 
 
 class State(BaseModel):
@@ -70,12 +65,6 @@ class State(BaseModel):
     stopping: Patience = Patience()  # early stopping
     plateau: Patience = Patience()  # schedule plateau
     reductions: NonNegativeInt = 0  # times that plateau lowered the rate
-    loss_scale: LossScale | None = None  # for float16
-
-    @classmethod
-    def fresh(cls, config: Config) -> Self:
-        """Return the state before the first step of a config."""
-        return cls(loss_scale=LossScale() if config.train.amp == "fp16" else None)
 
     @classmethod
     def of(cls, values: Any) -> Self:
@@ -107,18 +96,16 @@ class Resumable:
     optimizer: Optimizer
     rows: str | None
 
-    def tensors(self, kind: Kind) -> dict[str, Tensor]:
-        """Return tensors named ``model.<name>``; for a state also ``optim.<name>``."""
-        tensors = {f"model.{name}": it for name, it in self.model.state_dict().items()}
-        if kind == "state":
-            tensors |= {f"optim.{name}": it for name, it in self.optimizer.tensors().items()}
-        return tensors
+    def stored(self, state: State, *, of_model: bool) -> Stored:
+        """Return the content of a checkpoint: tensors named ``model.<name>`` and ``optim.<name>``.
 
-    def stored(self, kind: Kind, state: State) -> Stored:
-        """Return the content of a checkpoint."""
-        config, numbers = self.config.to_dict(), state.model_dump()
-        meta = {"step": state.step, "config": config, "graph": self.rows, "state": numbers}
-        return self.tensors(kind), meta
+        ``of_model`` leaves the optimizer out.
+        """
+        tensors = {f"model.{name}": it for name, it in self.model.state_dict().items()}
+        if not of_model:
+            tensors |= {f"optim.{name}": it for name, it in self.optimizer.tensors().items()}
+        numbers = {"step": state.step, "state": state.model_dump()}
+        return tensors, {"config": self.config.to_dict(), "graph": self.rows, **numbers}
 
     def check(self, stored: Stored) -> None:
         """Raise a ValueError unless the run can resume from a checkpoint; change nothing.
@@ -134,8 +121,6 @@ class Resumable:
         if meta.get("graph") != self.rows:
             raise ValueError("the rows belong to other names than those of the run")
         state = State.of(meta.get("state"))
-        if (state.loss_scale is None) != (self.config.train.amp != "fp16"):
-            raise ValueError("state.loss_scale is not that of train.amp")
         if type(meta.get("step")) is not int or meta["step"] != state.step:
             raise ValueError(f"step is {shown(meta.get('step'))}, that of the state {state.step}")
         check_tensors("model", of_part("model", tensors), self.model.state_dict())

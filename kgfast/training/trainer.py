@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.environment import provenance
-from kgfast.eval import Index, Ranks, rank
+from kgfast.eval import Ranks
 from kgfast.eval.metrics import table_of
 from kgfast.processes.placement import ALONE, Placement
 from kgfast.storage import digest
@@ -31,9 +31,7 @@ from kgfast.training.callbacks import Callback
 from kgfast.training.config import Config, is_own
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import Run
-from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import RunGraph
-from kgfast.training.schedule import Deadline
+from kgfast.training.run_folder import RunFolder, RunGraph
 
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
@@ -261,7 +259,7 @@ class Trainer:
             if result is None:
                 if not run.train(callbacks=self.callbacks):
                     if self.placement.leads:
-                        print(run.interruption(), file=sys.stderr)
+                        print(self._interruption(run), file=sys.stderr)
                     raise KeyboardInterrupt
                 result = self._finish(run)
             for it in self.callbacks if self.placement.leads else ():
@@ -285,48 +283,31 @@ class Trainer:
             else:
                 _check_valid(self.config, self.dataset)
                 graph = None if folder is None else RunGraph(self.dataset)
-            at_the_end = ("valid", self.config.dataset.test_on)
-            splits = [(split, len(self.dataset.split(split))) for split in at_the_end]
             yield Run(
                 self.config,
                 self.dataset,
                 self.model,
                 self.placement,
-                Deadline(self.config.train, began, splits),
                 folder=folder,
                 graph=graph,
                 resume=resume,
                 progress=self.progress,
+                began=began,
             )
 
-    def evaluate(
-        self, split: str = "test", *, index: Index | None = None
-    ) -> Ranks | dict[int, Ranks]:
+    def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
         """Rank a split by the present model, filtered by the triples of all splits.
 
         Parameters
         ----------
         split : {"train", "valid", "test"}
-        index : Index, optional
-            An index of the model, for one process; packed again if the model has changed. An index
-            saves time if a split has few triples.
 
         Returns
         -------
         Ranks
             For croppable embeddings, a dict with the ranks of each sub-model by its width.
         """
-        batch_size = self.config.data.test_bs
-        if index is None:
-            return self.placement.ranks(self.model, self.dataset, split, batch_size)
-        if self.placement.size > 1:
-            raise ValueError(
-                "index: several processes rank by parts of the tables, without an index"
-            )
-        if not index.is_current:
-            index.refresh()
-        triples, known, dims = self.dataset.split(split), self.dataset.known(), self.model.dims
-        return rank(self.model, triples, known=known, dims=dims, batch_size=batch_size, index=index)
+        return self.placement.ranks(self.model, self.dataset, split, self.config.data.test_bs)
 
     def _result_of_before(self, run: Run) -> Result | None:
         """Load the best model and the result of a finished run; return None if there is none."""
@@ -336,8 +317,7 @@ class Trainer:
             result = TypeAdapter(Result).validate_python(self.folder.read_result())
         except (FileNotFoundError, ValueError):
             return None
-        # A run that was resumed after the end of its time, and then killed, has an older result.
-        if result.steps != run.state.step:
+        if result.steps != run.state.step:  # of before the run was resumed, and then killed
             return None
         run.load_best()
         if first_bad_row(self.model) is not None:  # ranking raises, and names the row
@@ -345,6 +325,12 @@ class Trainer:
         if self.progress and self.placement.leads:
             print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
         return result
+
+    def _interruption(self, run: Run) -> str:
+        where = f"interrupted after step {run.state.step:,} of {run.steps:,}"
+        if self.folder is None:
+            return f"{where}; nothing is saved, as there is no run folder"
+        return f"{where} and saved in {self.folder.path}: continue with --resume"
 
     def _finish(self, run: Run) -> Result:
         tested_step = run.load_best()
@@ -396,23 +382,17 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _check_valid(config: Config, dataset: Dataset) -> None:
     """Refuse settings that would wait for evaluations of an empty valid split."""
-    if len(dataset.valid):
-        return
-    for key, waits, instead in (
-        ("train.early_stopping", config.train.early_stopping is not None, "null"),
-        ("sched.name", config.sched.name == "plateau", "constant"),
-    ):
-        if waits:
-            raise ValueError(
-                f"{key}: needs evaluations, but dataset {shown(dataset.name)} has no valid "
-                f"triples: name a split valid (valid.txt), or set {key}={instead}"
-            )
+    stops = config.train.early_stopping is not None
+    if not len(dataset.valid) and (stops or config.sched.name == "plateau"):
+        raise ValueError(
+            f"{'train.early_stopping' if stops else 'sched.name'}: needs evaluations, but dataset "
+            f"{shown(dataset.name)} has no valid triples"
+        )
 
 
 def _check_trainable(config: Config) -> None:
     """Raise a ValueError for a config that shards cannot train."""
     model, mode, problem = config.model, config.train.mode, None
-    filters = model.use_rscf and model.rscf_relation_transform is not False
     if config.distributed.tables == "replicated":
         return
     if mode != "negative":
@@ -421,9 +401,9 @@ def _check_trainable(config: Config) -> None:
         problem = "model.name: cp is ranked by halves of rows, which shards do not return"
     elif is_own(model.name):
         problem = "model.name: shards return rows for kgfast's own models alone"
-    elif config.med is not None and config.med.crop == "split":
+    elif config.crops is not None and config.crops.crop == "split":
         problem = "med.crop: split is ranked by parts of rows, which shards do not return"
-    elif filters and model.name in ("rotate", "transe"):
+    elif config.filters_relations:
         problem = (
             "model.use_rscf: filtered relations are ranked among all entities, which no process "
             "has; use model.rscf_relation_transform=false"

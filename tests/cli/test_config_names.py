@@ -1,18 +1,16 @@
 """Configs by name, a model's default one, and a graph that lies anywhere."""
 
-import typing
 from pathlib import Path
 
 import pytest
 
 from kgfast.cli.common import choose
 from kgfast.training import Config, RunFolder
-from kgfast.training.config.fields import ModelName
+from kgfast.training.config import MODELS
 from kgfast.training.config.files import find_config, packaged_configs
 from support.commands import error_of, run
 from support.paths import ROOT
 
-MODELS = typing.get_args(typing.get_args(ModelName)[0])
 QUICK = ["train.steps=2", "train.eval_every=0", "train.early_stopping=null", "data.train_bs=4"]
 
 

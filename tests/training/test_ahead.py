@@ -25,8 +25,8 @@ pool
     data.filter_negatives=true  data.subsampling=true
 lists
     data.negatives=per_row  data.filter_negatives=true  optim.name=row_adam  optim.grad_clip=0.5
-accumulated
-    train.accumulate=2  loss.relation_weight=0.3
+relations
+    loss.relation_weight=0.3
 kvsall
     model.name=complex  model.gamma=12  train.mode=kvsall  loss.name=bce
 """)
@@ -162,20 +162,6 @@ def test_a_loss_that_is_not_finite_names_the_steps_that_were_not_read(
     with pytest.raises(FloatingPointError, match=f"the loss is nan at {where}: all"):
         trainer_of(tmp_path, train=train).fit()
     assert not threads_of_batches()
-
-
-def test_losses_are_read_once_a_second_where_time_is_limited(as_on_a_gpu, monkeypatch):
-    monkeypatch.setattr(loop, "_UNREAD", 0.0)
-    with trainer_of(train=TRAIN | {"max_minutes": 60.0}).opened() as run:
-        for _ in range(3):
-            run.make_step()
-            assert run._unread is None
-        assert run._deadline.step > 0
-    monkeypatch.setattr(loop, "_UNREAD", 1e9)
-    with trainer_of(train=TRAIN | {"max_minutes": 60.0}).opened() as run:
-        for _ in range(3):
-            run.make_step()
-        assert run._unread.first == 1  # the first step is measured
 
 
 def test_ids_are_checked_before_the_first_step():

@@ -4,26 +4,13 @@ import copy
 import re
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kgfast.training import Config
 from kgfast.training.config.files import IGNORED, assign
 from support.configs import BASE, with_values
-
-
-def test_defaults_are_those_of_the_docs():
-    config = Config.from_dict(BASE)
-    assert (config.seed, config.device, config.dataset.root) == (0, "auto", "data")
-    assert (config.data.train_bs, config.data.neg_size, config.model.gamma) == (1024, 64, 12.0)
-    assert (config.loss.name, config.loss.alpha, config.train.save_best_metric) == (
-        "nssa",
-        1.0,
-        "mrr",
-    )
-
-
-@pytest.mark.parametrize("value", [1e-3, "1e-3", "1E-3", ".001", "0.001"], ids=str)
-def test_a_number_that_yaml_reads_as_text_is_a_number(value):
-    assert Config.from_dict(with_values(optim__lr=value)).optim.lr == 1e-3
 
 
 def test_every_ignored_key_warns():
@@ -42,9 +29,9 @@ threads=100000000
 train.save_best_metric=hits@0
     train.save_best_metric: must be mrr, mr, median_rank, amr, amri or hits@K, such as
 train.table_folder=t  optim.name=adam
-    train.table_folder: adam changes every row in each step; take row_adam
+    train.table_folder: goes with optim.name row_adam, row_adagrad; optim.name is adam
 train.table_folder=t  train.mode=kvsall  loss.name=bce
-    train.table_folder: needs train.mode negative; kvsall uses every row
+    train.table_folder: goes with train.mode negative; train.mode is kvsall
 optim.lr=0
     optim.lr: Input should be greater than 0; got 0
 optim.lr=.nan
@@ -72,41 +59,37 @@ search={ranges: {optim.lr: {low: 1}}}
 search={ranges: {optim.lr: {low: 1, high: 1}}}
     search.ranges.optim.lr: low must be less than high; got 1 and 1
 search={ranges: {optim.lr: {low: 0, high: 1, log: true}}}
-    search.ranges.optim.lr: low must be greater than 0 with log; got 0
+    search.ranges.optim.lr: low must be greater than 0 with log
 search={ranges: {optim.lr: {choices: [1], high: 1}}}
     search.ranges.optim.lr: has choices; leave low, high and log out
 model.name=rotat
-    model.name: Input should be 'rotate', 'transe', 'distmult', 'complex', 'conve', 'cp' o
+    model.name: must be one of rotate, transe, distmult, complex, conve, cp, rescal, or an imp
 model.norm=l1
     model.norm: must be one of modulus, l2 for rotate; got l1
 model.init_range=0.1  model.init_std=0.1
     model.init_std: model.init_range says how entries start already; leave one out
 model.name=conve  model.base_dim=200  model.reciprocal=true  train.mode=kvsall  loss.name=bce
-    model.reciprocal: conve has inverse relations of its own; leave it out
+    model.reciprocal: goes with model.name rotate, transe, distmult, complex, cp, rescal, your
 regularizer.name=n3  regularizer.weight=0.1
     regularizer.name: n3 goes with distmult, complex, cp; got model.name rotate
 model.name=transe  regularizer.name=dura  regularizer.weight=0.1
     regularizer.name: dura goes with distmult, complex, cp, rescal; got model.name transe
 model.name=cp  regularizer.name=dura  regularizer.weight=0.1  train.mode=kvsall  loss.name=bce
     regularizer.name: dura is of triples, of which a query of kvsall has many
-model.name=cp  regularizer.name=dura  regularizer.weight=0.1  regularizer.weighted=false
-    regularizer.weighted: dura is of triples, which count as they are; leave it out
-regularizer.name=l2  regularizer.weight=0.1  regularizer.product_weight=2
-    regularizer.product_weight: only dura has it; got l2
 train.mode=kvsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: a query of train.mode kvsall has many tails; use 1vsall
+    loss.relation_weight: goes with train.mode negative, 1vsall; train.mode is kvsall
 loss.precision=bf16  model.name=complex
-    loss.precision: only bce and cross_entropy have it; loss.name is nssa
+    loss.precision: goes with loss.name bce, cross_entropy; loss.name is nssa
 train.mode=1vsall  loss.name=cross_entropy  loss.precision=bf16
-    loss.precision: bf16 is for dot products, which rotate has not
+    loss.precision: goes with model.name distmult, complex, conve, cp, rescal, your own; model
 model.name=conve  model.base_dim=200  train.mode=1vsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: conve would run the network for every relation; leave it out
+    loss.relation_weight: goes with model.name rotate, transe, distmult, complex, cp, rescal,
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
-    med: rescal cannot be cropped; set med.enabled=false
+    med: goes with model.name rotate, transe, distmult, complex, cp, your own; model.name is r
 model.name=cp  model.base_dim=8  med.dims=[4, 8]  med.crop=split
     med.crop: split cuts complex rows, which cp has not; leave it out
 model.channels=64
-    model.channels: only conve has it; model.name is rotate
+    model.channels: goes with model.name conve; model.name is rotate
 device=gpu
     device: String should match pattern '^(auto|cpu|cuda(:\d+)?)$'; got 'gpu'
 data.subsampling=1
@@ -120,55 +103,53 @@ train.mode=kvsall  optim.name=adam
 loss.name=cross_entropy
     loss.name: must be one of nssa, margin, logistic with train.mode negative; got cross_entropy
 train.mode=1vsall  loss.name=bce  data.neg_size=10
-    data.neg_size: train.mode 1vsall draws no negatives; leave it out
+    data.neg_size: goes with train.mode negative; train.mode is 1vsall
 loss.name=margin  loss.alpha=0.5
-    loss.alpha: only nssa has it;
+    loss.alpha: goes with loss.name nssa; loss.name is margin
 loss.label_smoothing=0.1
-    loss.label_smoothing: only bce and cross_entropy have it;
+    loss.label_smoothing: goes with loss.name bce, cross_entropy; loss.name is nssa
 data.target_weights=true
-    data.target_weights: only cross_entropy has them; loss.name is nssa
+    data.target_weights: goes with loss.name cross_entropy; loss.name is nssa
 regularizer.name=l2
-    regularizer.weight: 0 and regularizer.name l2 contradict
+    regularizer.weight: 0.0 and the name l2 contradict each other
 regularizer.weight=0.1
-    regularizer.weight: 0.1 and regularizer.name none contradict
+    regularizer.weight: 0.1 and the name none contradict each other
 sched.name=step
-    sched.milestones: [] and sched.name step contradict each other;
+    sched.milestones: [] and the name step contradict each other
 sched.milestones=[0.5]
-    sched.milestones: [0.5] and sched.name constant contradict
+    sched.milestones: [0.5] and the name constant contradict each other
 sched.name=step  sched.milestones=[0.9, 0.5]
     sched.milestones: must increase; got [0.9, 0.5]
 sched.name=plateau
     sched.name: plateau needs evaluations; set train.eval_every
 optim.name=adagrad  optim.betas=[0.5, 0.5]
-    optim.betas: only adam has them;
+    optim.betas: goes with optim.name adam, row_adam; optim.name is adagrad
 optim.name=sgd  optim.eps=1.0e-08
-    optim.eps: sgd has none
-train.keep=2
-    train.keep: needs train.save_every
+    optim.eps: goes with optim.name adam, row_adam, adagrad, row_adagrad; optim.name is sgd
 model.rscf_relation_transform=true
     model.rscf_relation_transform: needs model.use_rscf
 model.name=conve  model.base_dim=200  model.use_rscf=true  train.mode=kvsall  loss.name=bce
-    model.use_rscf: goes with rotate, transe, distmult and complex; got conve
+    model.use_rscf: goes with model.name rotate, transe, distmult, complex; model.name is conv
 model.name=complex  model.base_dim=8  model.use_rscf=true  model.rscf_relation_transform=true
-    model.rscf_relation_transform: complex has a dot product
+    model.rscf_relation_transform: complex has a dot product; leave it out
 model.use_rscf=true  train.mode=1vsall  loss.name=bce
     model.use_rscf: train.mode 1vsall scores all entities
 model.use_rscf=true  model.norm=l2
-    model.norm: must be modulus for rotate with model.use_rscf; got l2
+    model.norm: must be modulus for rotate with med or model.use_rscf; got l2
 med.dims=[20, 10]
     med.dims: must increase; got [20, 10]
 med.dims=[20, 40]
     med.dims: the last must be model.base_dim (80); got [20, 40]
 med.dims=[20, 80]  med.submodels_per_step=3
-    med.submodels_per_step: must be at most 2, the number of med.dims; got 3
+    med.submodels_per_step: must be at most 2, the number of med.dims
 model.norm=l2  med.dims=[20, 80]
-    med: rotate with model.norm l2 cannot be cropped
+    model.norm: must be modulus for rotate with med or model.use_rscf; got l2
 med.dims=[20, 80]  train.mode=1vsall  loss.name=bce
-    train.mode: must be negative with med; got 1vsall
+    med: goes with train.mode negative; train.mode is 1vsall
 med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: med has its own loss
 med.dims=[20, 80]  data.subsampling=true
-    data.subsampling: the loss of med has its own weights
+    data.subsampling: med has its own loss; leave it out
 model.name=conve  model.base_dim=201  train.mode=kvsall  loss.name=bce
     model.base_dim: 201 is no multiple of embedding_height, 20
 model.name=conve  model.base_dim=200  model.kernel_size=11  train.mode=kvsall  loss.name=bce
@@ -184,7 +165,7 @@ OTHERS = [
     ),
     (
         {"train": {"steps": 10}, "sched__warmup_steps": 20},
-        "sched.warmup_steps: must be at most train.steps (10); got 20",
+        "sched.warmup_steps: must be at most train.steps (10)",
     ),
 ]
 
@@ -227,3 +208,193 @@ def test_differences_that_matter_to_a_resumed_run():
         "data.train_bs": (1024, 8),
         "optim.lr": (1e-3, 1e-2),
     }
+
+
+# The file of the run that this project began with, as its author wrote it.
+IN_USE = """
+seed: 42
+device: auto
+dataset: {name: WN18RR, source: hf, hf_name: VLyb/WN18RR, filtered_eval: true}
+data: {neg_size: 64, train_bs: 1024, test_bs: 128, num_workers: 4}
+model: {name: RotatE, base_dim: 512, gamma: 12.0, use_rscf: true, rscf_alpha: 0.1}
+med: {enabled: true, dims: [128, 256, 512], submodels_per_step: 3}
+optim: {name: Adam, lr: 0.0005, weight_decay: 0.0, betas: [0.9, 0.999], grad_clip: 1.0}
+sched: {name: linear, warmup_steps: 1000, total_steps: 0}
+train:
+  epochs: 100
+  log_every: 100
+  eval_every: 10000
+  save_every: 10000
+  out_dir: ./workdir/runs/final/wn18rr/rotate/med_rscf
+  save_best_metric: MRR
+"""
+
+
+def test_a_config_in_use_parses(tmp_path):
+    path = tmp_path / "rotate_med_rscf.yaml"
+    path.write_text(IN_USE)
+    with pytest.warns(UserWarning, match="is ignored") as warned:
+        config = Config.from_yaml(path)
+    assert len(warned) == 6
+    assert (config.model.name, config.model.base_dim, config.data.test_bs) == ("rotate", 512, 128)
+    assert config.med is not None
+    assert (config.model.use_rscf, config.med.dims) == (True, [128, 256, 512])
+    assert (config.optim.name, config.optim.grad_clip) == ("adam", 1.0)
+    assert (config.sched.name, config.sched.warmup_steps) == ("linear", 1000)
+    assert config.train.save_best_metric == "mrr"
+
+
+def test_several_mistakes_are_a_line_each(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("dataset: {name: x}\nmodel: {nam: rotate, base_dim: 8}\noptim: {lr: abc}\n")
+    with pytest.raises(ValueError, match=r".") as caught:
+        Config.from_yaml(path)
+    assert sorted(str(caught.value).split("\n")) == sorted(
+        f"{path}: {it}"
+        for it in (
+            "model.name is missing",
+            "unknown key model.nam; did you mean model.name?",
+            "train is missing",
+            "optim.lr: Input should be a valid number; got 'abc'",
+        )
+    )
+
+
+def write(tmp_path, values):
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_overrides_are_yaml_and_win(tmp_path):
+    overrides = [
+        "optim.lr=1e-2",
+        "seed=1e5",
+        "optim.betas=[0.5, 0.9]",
+        "train.epochs=null",
+        "train.steps=7",
+        "train.early_stopping={patience: 2}",
+        "train.eval_every=1",
+        "data.test_bs=null",
+        "dataset.name=a=b",
+    ]
+    config = Config.from_yaml(write(tmp_path, BASE), overrides)
+    assert (config.optim.lr, config.optim.betas) == (0.01, [0.5, 0.9])
+    assert (config.seed, type(config.seed)) == (100_000, int)
+    assert (config.train.epochs, config.train.steps) == (None, 7)
+    assert config.train.early_stopping is not None
+    assert config.train.early_stopping.patience == 2
+    assert config.dataset.name == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("values", "override", "own", "other"),
+    [
+        ({"train": {"epochs": 5}}, "train.steps=7", "train.steps", "train.epochs"),
+        ({"train": {"steps": 5}}, "train.epochs=7", "train.epochs", "train.steps"),
+        ({"train": {"epochs": 5}}, "train={steps: 7}", "train.steps", "train.epochs"),
+        ({"model__init_std": 1.0}, "model.init_range=7", "model.init_range", "model.init_std"),
+    ],
+)
+def test_an_override_replaces_the_other_key_of_a_pair(tmp_path, values, override, own, other):
+    flat = Config.from_yaml(write(tmp_path, with_values(**values)), [override]).flat()
+    assert (flat[own], flat[other]) == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("train", "overrides", "source"),
+    [
+        ({"epochs": 5, "steps": 5}, [], "{path}: "),
+        ({"epochs": 5, "steps": 5}, ["optim.lr=1"], "{path}: "),
+        ({"epochs": 5}, ["train.epochs=5", "train.steps=5"], "--set: "),
+        ({"epochs": 5}, ["train={epochs: 5, steps: 5}"], "--set: "),
+    ],
+)
+def test_both_keys_of_a_pair_in_one_source_are_a_mistake(tmp_path, train, overrides, source):
+    path = write(tmp_path, with_values(train=train))
+    with pytest.raises(ValueError, match="exactly one of train") as caught:
+        Config.from_yaml(path, overrides)
+    assert str(caught.value).startswith(source.format(path=path))
+
+
+def test_an_overridden_section_keeps_its_other_keys(tmp_path):
+    path = write(tmp_path, with_values(data__train_bs=7, data__neg_size=5))
+    data = Config.from_yaml(path, ["data={neg_size: 3}"]).data
+    assert (data.train_bs, data.neg_size) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.lr", "--set optim.lr: expected key=value, such as optim.lr=1e-3"),
+        ("=3", "--set =3: expected key=value"),
+        ("optim..lr=3", "--set optim..lr=3: expected key=value"),
+        ("optim.lr=[", "--set optim.lr=[: "),
+        ("optim.lrr=3", "--set: unknown key optim.lrr; did you mean optim.lr?"),
+        ("optim.lr=abc", "--set: optim.lr: Input should be a valid number; got 'abc'"),
+    ],
+)
+def test_a_bad_override_is_not_blamed_on_the_file(tmp_path, override, message):
+    with pytest.raises(ValueError, match=r".") as caught:
+        Config.from_yaml(write(tmp_path, BASE), [override])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ": expected sections such as 'model:'; got None"),
+        ("- 1\n", ": expected sections such as 'model:'; got [1]"),
+        ("model: [\n", ":2: "),
+        ("a: 1\nmodel:\n  name: x\n  name: y\n", ":4: key name was given before"),
+    ],
+    ids=["empty", "list", "syntax", "twice"],
+)
+def test_a_file_that_is_no_config(tmp_path, text, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(f"{path}{message}")):
+        Config.from_yaml(path)
+
+
+def test_dotted_keys_in_a_file(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.safe_dump(BASE) + "optim.name: adam\ndata.train_bs: 7\n")
+    config = Config.from_yaml(path)
+    assert (config.optim.name, config.optim.lr, config.data.train_bs) == ("adam", 1e-3, 7)
+
+
+@given(
+    lr=st.floats(1e-12, 1e3),
+    dim=st.integers(1, 4096),
+    seed=st.integers(0, 2**63),
+    name=st.text(min_size=1),
+    epochs=st.integers(1, 10**9),
+)
+def test_written_and_read_it_is_the_same(tmp_path_factory, lr, dim, seed, name, epochs):
+    values = with_values(
+        optim__lr=lr, model__base_dim=dim, seed=seed, dataset__name=name, train__epochs=epochs
+    )
+    config = Config.from_dict(values)
+    assert Config.from_dict(config.to_dict()) == config
+    path = tmp_path_factory.mktemp("config") / "a.yaml"
+    config.to_yaml(path)
+    assert Config.from_yaml(path) == config
+
+
+class TestFolder:
+    def folder(self, root, name="wn18rr"):
+        return Config.from_dict(with_values(dataset={"name": name, "root": str(root)})).dataset
+
+    def test_below_the_root_in_any_case(self, tmp_path):
+        (tmp_path / "wn18rr").mkdir()
+        assert self.folder(tmp_path, "WN18RR").folder() == tmp_path / "wn18rr"
+
+    def test_the_root_itself(self, tmp_path):
+        (tmp_path / "train.txt").write_text("a\tb\tc\n")
+        assert self.folder(tmp_path).folder() == tmp_path
+
+    @pytest.mark.parametrize("name", ["nowhere", "."], ids=["no-root", "empty-root"])
+    def test_neither(self, tmp_path, name):
+        with pytest.raises(FileNotFoundError, match=r"no dataset wn18rr: .* set dataset\.root"):
+            self.folder(tmp_path / name).folder()

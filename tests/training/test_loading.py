@@ -8,8 +8,7 @@ import torch
 
 import kgfast
 from kgfast.models import TransE
-from kgfast.training import LoadedRun, RunFolder, checkpoint
-from kgfast.training.run_graph import RunGraph
+from kgfast.training import LoadedRun, RunFolder, RunGraph, checkpoint
 from support.small_runs import RING, RING_CONFIG, assert_same_tensors, ring_trainer, write_ring
 
 

@@ -168,20 +168,6 @@ def test_batches_of_conve_ask_for_heads_and_tails_alike(monkeypatch):
     assert bool((relations >= 6).any())
 
 
-def test_accumulated_batches_are_one_step_of_their_mean():
-    trainer = trainer_of(train={"steps": 1, "accumulate": 2}, optim={"name": "sgd", "lr": 1.0})
-    before = trainer.model.entity.detach().clone()
-    objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
-    gradient = torch.zeros_like(before)
-    for number in (0, 1):
-        (sum(objective(trainer.model, objective.batch(number))) / 2).backward()
-        gradient += trainer.model.entity.grad.to_dense()
-        trainer.model.entity.grad = None
-    trainer.model.zero_grad(set_to_none=True)
-    trainer.fit()
-    torch.testing.assert_close(trainer.model.entity.detach(), before - gradient)
-
-
 @pytest.mark.parametrize("name", ["complex, 1vsall, n3", "complex, kvsall"])
 @use_backend("reference")
 def test_a_step_rounds_what_it_multiplies(name):

@@ -9,7 +9,7 @@ from torch import nn
 
 from kgfast import DistMult, RowAdagrad, RowAdam, RowGradients, ops
 from kgfast.training.config import Config
-from kgfast.training.optimizer import LossScale, Optimizer
+from kgfast.training.optimizer import Optimizer
 from support.sampled import threads
 
 
@@ -233,27 +233,6 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
     if name == "sgd":
         torch.testing.assert_close(model.relation[0], torch.tensor([-3 / norm, -3 / norm]))
     assert model.relation.grad is None
-
-
-def test_a_scaled_step_is_the_step_or_none():
-    model, rows = model_with_gradients(relation=3.0 * 2**16)
-    optimizer = Optimizer(model, config_of(name="sgd"), lazy=True)
-    optimizer.loss_scale = LossScale()
-    optimizer.collect([RowGradients(it.ids, it.rows * 2**16) for it in rows])
-    optimizer.step(0, 1.0)
-    assert model.entity[1].tolist() == [-4.0, 0.0]
-    assert model.relation[0].tolist() == [-3.0, -3.0]
-    model.relation.grad = torch.tensor([[math.inf, 0.0]])
-    optimizer.step(1, 1.0)
-    assert model.relation[0].tolist() == [-3.0, -3.0]
-    assert optimizer.scale == 2.0**15
-    assert model.relation.grad is None
-
-
-def test_the_scale_grows_after_steps_that_went_well():
-    loss = LossScale(scale=8.0, good=1997)
-    assert [loss.accepts(1.0) for _ in range(3)] == [True] * 3
-    assert (loss.scale, loss.good) == (16.0, 0)
 
 
 @pytest.mark.parametrize("lazy", [True, False], ids=["rows", "all"])

@@ -16,8 +16,6 @@ from kgfast.processes.shared import are_summed_alone
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training import RunFolder
 from kgfast.training import checkpoint as files
-from kgfast.training.checkpoint import save
-from kgfast.training.shard_files import ShardFiles
 from support import flat
 from support.gloo import run_together, values
 from support.problems import SCORES
@@ -124,12 +122,6 @@ def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
     assert torch.equal(run.model.entity, state["model.entity"])
     ranks = kgfast.rank(run.model, graph().test, known=graph().known())
     assert ranks.metrics() == found[0][1]["result"].test
-    names = sorted(path.name for path in (tmp_path / "sharded" / "shards").iterdir())
-    kept = [
-        f"{kind}.{rank}-of-2.safetensors" for kind in ("model_20", "state_15") for rank in (0, 1)
-    ]
-    assert set(names) >= set(kept)
-    assert len(names) == 6  # best, last and previous
 
 
 def test_processes_end_together_when_the_time_of_the_first_is_up(tmp_path):
@@ -219,41 +211,12 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
         assert torch.equal(best[f"model.{table}"][rank::2], found[rank]["tables"][table])
 
 
-def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
-    """States of shards as any number of processes writes them, without the processes."""
-    table = torch.arange(14.0).reshape(7, 2)
-    shards = ShardFiles(kind="state", step=5, size=3, total=7, names=["model.entity"])
-    for rank in range(3):
-        shards.save_rows(tmp_path, rank, {"model.entity": table[rank::3]})
-    for step in (1, 2, 4, 9):
-        for first in range(step):
-            rows = shards.read_rows(tmp_path, first, step)["model.entity"]
-            assert torch.equal(rows, table[first::step])
-    path = shards.path(tmp_path, 1)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ValueError, match=r"state_5\.1-of-3\.safetensors: damaged"):
-        shards.read_rows(tmp_path)
-    save(path, {"model.entity": table[1::3]}, {"rank": 2, **shards.model_dump()})
-    with pytest.raises(ValueError, match=r"1-of-3\.safetensors: not of this checkpoint"):
-        shards.read_rows(tmp_path)
-    path.unlink()
-    with pytest.raises(
-        ValueError, match=r"1-of-3\.safetensors, with rows of this checkpoint, is missing"
-    ):
-        shards.read_rows(tmp_path)
-    head = RunFolder(tmp_path)
-    save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})
-    with pytest.raises(ValueError, match="shards must say which files hold rows"):
-        head.load(head.last)
-
-
 @pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()
-    monkeypatch.setattr(files, "_NUMBERS", 100)
+    monkeypatch.setattr(files, "_BLOCK", 400)
     made, make = [], MappedRoom.__call__
 
     def noted(self, shape):

@@ -23,7 +23,7 @@ from kgfast.models import (
     TransE,
 )
 from kgfast.tables import Rows
-from kgfast.training import saved
+from kgfast.training import checkpoint, saved
 from support.small_runs import RING, ring_trainer, write_ring
 
 N, R, DIM = 30, 4, 8
@@ -115,7 +115,7 @@ def test_what_it_describes_is_written_as_documented(layers, made, tmp_path):
 
 def test_tables_are_copied_in_blocks_and_mapped(tmp_path, monkeypatch):
     """A table in a file, and an array that is mapped, are never asked for as a whole."""
-    monkeypatch.setattr(saved, "_BLOCK", 10 * DIM * 4)
+    monkeypatch.setattr(checkpoint, "_BLOCK", 10 * DIM * 4)
     rows = torch.randn(N, DIM)
     np.save(tmp_path / "entity.npy", rows.numpy())
     table, asked = kgfast.tables.open(tmp_path / "entity.npy"), []
@@ -155,21 +155,21 @@ def test_known_triples_in_every_form(plain, tmp_path):
 
 
 REFUSED = [
-    ({"entities": ENTITIES[1:]}, "entities must be 30 names, one for each row of .*; got 29"),
-    ({"relations": [*RELATIONS, "r9"]}, "relations must be 4 names, one for each row .*; got 5"),
+    ({"entities": ENTITIES[1:]}, "entities must be 30 names, one for each row; got 29"),
+    ({"relations": [*RELATIONS, "r9"]}, "relations must be 4 names, one for each row; got 5"),
     ({"entities": [*ENTITIES[:7], "e3"]}, r"entities\[7\] = 'e3' is the name of row 3 already"),
     ({"entities": ["a", "b\tc"]}, r"entities\[1\] = 'b\\tc' must have .* no tab and no line break"),
     ({"relations": ["a\nb"]}, r"relations\[0\] = 'a\\nb' must have"),
     ({"entities": ["a\r"]}, r"entities\[0\] = 'a\\r' must have"),
     ({"entities": ["a", ""]}, r"entities\[1\] = '' must have a character"),
     ({"entities": ["a", 3]}, r"entities\[1\] = 3 must be text"),
-    ({"entities": "entities.txt"}, r"entities must be a list of names; .*splitlines\(\)"),
+    ({"entities": "entities.txt"}, r"entities must be a list of names; got 'entities.txt'"),
     ({"known": [(0, 0, 1), (0, 0, N)]}, r"known: triples\[1\] = \(0, 0, 30\): tail 30 must be in"),
     ({"known": [(0, R, 1)]}, r"known: triples\[0\] = \(0, 4, 1\): relation 4 must be in 0..3"),
     ({"known": kgfast.KnownTriples([(0, 0, N)])}, r"known: entity 30 must be in 0..29"),
     ({"known": kgfast.KnownTriples([(0, R, 0)])}, r"known: relation 4 must be in 0..3"),
     ({"known": torch.zeros(3, 2, dtype=torch.int64)}, r"known: triples must have shape \[T, 3\]"),
-    ({"known": [("e0", "r0", "e1")]}, "known: triples must be integers, got names.*entities= and"),
+    ({"known": [("e0", "r0", "e1")]}, "known: triples must be integers, got names"),
     (
         {"entities": ENTITIES, "relations": RELATIONS, "known": [("e0", "r0", "x")]},
         "known: unknown name 'x'",
@@ -189,7 +189,7 @@ def test_models_whose_code_is_not_here(tmp_path):
         """A subclass may score otherwise."""
 
     for model, name in ((Own.init(N, R, DIM), "Own"), (torch.nn.Linear(2, 2), "Linear")):
-        with pytest.raises(TypeError, match=f"model must be RotatE, .* around one; got {name}"):
+        with pytest.raises(TypeError, match=f"model must be RotatE, .* around another; got {name}"):
             kgfast.save(model, tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
 
@@ -222,11 +222,8 @@ class TestDamaged:
 
     @pytest.mark.parametrize("number", [2, 99, None, "1", True, 1.0])
     def test_another_format(self, folder, number):
-        message = "format must be 1; got .*load_official"
-        if type(number) is int:
-            message = f"format {number}; this kgfast reads 1"
         self.edit(folder, format=number)
-        with pytest.raises(ValueError, match=f"config.json: {message}"):
+        with pytest.raises(ValueError, match=r"config.json: format must be 1; got .*load_official"):
             kgfast.load_run(folder)
 
     @pytest.mark.parametrize("name", ["model.safetensors", "known/tail.indices.npy"])
@@ -270,25 +267,6 @@ class TestDamaged:
 
 
 class TestNoFolder:
-    def test_arrays_alone_show_the_line_that_saves_them(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        np.save("rel.npy", np.zeros((R, DIM), np.float32))
-        np.save("ent.npy", np.ones((N, DIM), np.float32))
-        for path in (".", "ent.npy"):
-            with pytest.raises(ValueError, match="holds arrays, but no model") as error:
-                kgfast.load_run(path)
-        with pytest.raises(ValueError, match="holds arrays, but no model") as error:
-            kgfast.load_run(tmp_path)
-        line = str(error.value).split("For TransE: ")[1]
-        exec(line, {"kgfast": kgfast, "np": np})
-        assert kgfast.load_run("my_model").model.num_entities == N
-
-    def test_what_is_nothing(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"without config\.yaml, nor of a saved model"):
-            kgfast.load_run(tmp_path)
-        with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
-            kgfast.load_run(tmp_path / "nowhere")
-
     def test_options_of_another_kind(self, folder, tmp_path):
         with pytest.raises(ValueError, match=r"overrides: .* holds tables, not a run"):
             kgfast.load_run(folder, overrides=["model.name=rotate"])

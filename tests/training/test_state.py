@@ -10,7 +10,7 @@ import torch
 from kgfast.training import Run, RunFolder, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.optimizer import LossScale, Optimizer
+from kgfast.training.optimizer import Optimizer
 from kgfast.training.schedule import rate
 from kgfast.training.state import Patience, State, gain
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
@@ -184,12 +184,6 @@ class TestMeta:
         for wrong in ({"steps": 1}, {"stopping": {"best": None, "in_vain": 1.0}}):
             with pytest.raises(ValueError, match=rf"state\.{next(iter(wrong))}"):
                 State.of(whole | wrong)
-
-    def test_a_scale_of_the_loss_belongs_to_float16(self, runs, tmp_path):
-        (_, meta), ends, _ = runs[1]["lazy"]
-        changed = meta | {"state": meta["state"] | {"loss_scale": LossScale().model_dump()}}
-        with pytest.warns(UserWarning, match="loss_scale is not that of train.amp; resuming"):
-            assert_same_tensors(resumed(runs, tmp_path, "lazy", meta=changed), ends)
 
     def test_random_mutations_end_in_a_fallback(self, runs):
         """Whatever stands in the place of a value: a ValueError, never another error."""

@@ -14,9 +14,8 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
 )
 OTHERS = sections_of_table("""
-filtered, weighted, clipped, accumulated
+filtered, weighted, clipped
     data.filter_negatives=true  data.subsampling=true  optim.name=row_adagrad  optim.grad_clip=1
-    train.accumulate=2
 all targets, clipped
     model.name=distmult  model.gamma=12  train.mode=kvsall  loss.name=bce  optim.grad_clip=1
 """)

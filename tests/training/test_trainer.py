@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from kgfast import ConvE, Index, ops
+from kgfast import ConvE, ops
 from kgfast.datasets import Dataset
 from kgfast.graph import Triples, Vocabulary
 from kgfast.kernels import cpu
@@ -39,27 +39,13 @@ def test_it_learns(name):
     assert result.test["mrr"] > least
 
 
-@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "row_adam", "row_adagrad"])
-def test_an_index_is_packed_again_where_the_model_has_trained_on(name):
-    trainer = trainer_of(optim={"name": name, "lr": 0.1})
-    index = Index(trainer.model)
-    for steps in (0, 1):
-        if steps:
-            trainer.fit()
-            assert not index.is_current
-        found = trainer.evaluate("valid", index=index)
-        assert index.is_current
-        assert torch.equal(found.realistic, trainer.evaluate("valid").realistic)
-
-
-@pytest.mark.parametrize("amp", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     "name", [pytest.param("conve, kvsall", marks=pytest.mark.slow), "rotate, shared"]
 )
-def test_mixed_precision_learns_like_full_precision(tmp_path, name, amp):
+def test_mixed_precision_learns_like_full_precision(tmp_path, name):
     sections, _ = LEARNERS[name]
     losses = []
-    for precision in (None, amp):
+    for precision in (None, "bf16"):
         train = {**sections["train"], "steps": 30, "log_every": 10, "amp": precision}
         trainer_of(tmp_path / str(precision), **{**sections, "train": train}).fit()
         losses.append([row["loss"] for row in read_rows(tmp_path / str(precision)) if "lr" in row])
@@ -69,8 +55,8 @@ def test_mixed_precision_learns_like_full_precision(tmp_path, name, amp):
 
 
 def test_steps_of_epochs():
-    trainer = trainer_of(train={"steps": None, "epochs": 2, "accumulate": 3})
-    assert trainer.fit().steps == 14  # 2 * 2 * 10 batches of 128 of 1200 triples, by threes
+    trainer = trainer_of(train={"steps": None, "epochs": 2})
+    assert trainer.fit().steps == 40  # 2 * 2 * 10 batches of 128 of 1200 triples
 
 
 def test_plateau_lowers_the_rate(tmp_path):
@@ -89,7 +75,6 @@ def test_any_hits_may_choose_the_best_state(tmp_path):
     rows = [row for row in read_rows(tmp_path) if row.get("split") == "valid"]
     assert max(row["hits@5"] for row in rows) == result.valid["hits@5"]
     assert result.test["hits@5"] == trainer.evaluate("test").hits(5)
-    assert (tmp_path / "metrics.csv").read_text().partition("\n")[0].endswith(",amri,hits@5")
 
 
 def all_entities(optim, model, **options):

@@ -1,16 +1,23 @@
 """The config of a run, checked before data are read or memory is allocated.
 
-:mod:`sections` holds the keys, :mod:`fields` the types of values, :mod:`checks` the contradictions,
-:mod:`schema` the whole, and :mod:`files` what stands in files.
+:mod:`sections` holds the keys, :mod:`schema` the whole and its contradictions, and :mod:`files`
+what stands in files.
 """
 
-from kgfast.training.config.fields import is_own, losses_of
 from kgfast.training.config.files import IGNORED, assigned
 from kgfast.training.config.schema import Config, may_change
-from kgfast.training.config.sections import LossConfig, RangeConfig, SearchConfig
+from kgfast.training.config.sections import (
+    MODELS,
+    LossConfig,
+    RangeConfig,
+    SearchConfig,
+    is_own,
+    losses_of,
+)
 
 __all__ = [
     "IGNORED",
+    "MODELS",
     "Config",
     "LossConfig",
     "RangeConfig",

@@ -9,20 +9,62 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from kgfast import safe_yaml
 from kgfast.graph import nearest_names
+from kgfast.losses import LOSSES
 from kgfast.text import shown
-from kgfast.training.config.checks import problems
 from kgfast.training.config.files import drop_ignored, find_config, nested, override, read_yaml
-from kgfast.training.config.sections import Sections
+from kgfast.training.config.sections import (
+    CONVE_OPTIONS,
+    MODELS,
+    RangeConfig,
+    Sections,
+    is_own,
+    losses_of,
+)
 
 # Keys that may change when a run is resumed.
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
-    + ["train.max_minutes", "train.max_total_minutes", "train.eval_every", "train.save_every"]
-    + ["train.log_every", "train.keep", "train.keep_every", "train.out_dir", "train.table_folder"]
+    + ["train.max_minutes", "train.eval_every", "train.save_every", "train.log_every"]
+    + ["train.keep_every", "train.out_dir", "train.table_folder"]
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _MOST = 20  # messages at most
+
+_OWN = "your own"
+_OTHERS_THAN_CONVE = (*(name for name in MODELS if name != "conve"), _OWN)
+_NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
+_PENALTIES = {
+    "n3": ("distmult", "complex", "cp"),
+    "dura": ("distmult", "complex", "cp", "rescal"),
+}
+# A key with another value than its default goes with some values of another key.
+_GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
+    *((f"model.{key}", "model.name", ("conve",)) for key in CONVE_OPTIONS),
+    ("model.norm", "model.name", tuple(_NORMS)),
+    ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
+    ("model.use_rscf", "model.name", ("rotate", "transe", "distmult", "complex")),
+    ("med", "model.name", tuple(name for name in _OTHERS_THAN_CONVE if name != "rescal")),
+    ("med", "train.mode", ("negative",)),
+    *(
+        (f"data.{key}", "train.mode", ("negative",))
+        for key in ("neg_size", "negatives", "filter_negatives", "subsampling")
+    ),
+    ("data.target_weights", "loss.name", ("cross_entropy",)),
+    *(
+        (f"loss.{key}", "loss.name", [name for name in LOSSES if key in hyperparameters[name]])
+        for hyperparameters in [{name: LOSSES[name].hyperparameters() for name in LOSSES}]
+        for key in ("alpha", "margin", "label_smoothing", "smoothing_style", "precision")
+    ),
+    ("loss.precision", "model.name", [*(it for it in MODELS if it not in _NORMS), _OWN]),
+    ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
+    ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
+    ("optim.betas", "optim.name", ("adam", "row_adam")),
+    ("optim.eps", "optim.name", ("adam", "row_adam", "adagrad", "row_adagrad")),
+    ("train.table_folder", "model.name", MODELS),
+    ("train.table_folder", "train.mode", ("negative",)),
+    ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
+]
 
 
 class Config(Sections):
@@ -44,7 +86,7 @@ class Config(Sections):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = list(problems(self))
+        lines = [*_mismatches(self), *_contradictions(self)]
         if lines:
             raise ValueError("\n".join(lines))
         return self
@@ -133,6 +175,120 @@ def may_change(key: str) -> bool:
     (True, False)
     """
     return key in _FREE
+
+
+def _mismatches(config: Config) -> Iterator[str]:
+    """Yield a line for each key that does not go with the value of another key."""
+    for key, other, allowed in _GOES_WITH:
+        value = _OWN if is_own(_at(config, other)) else _at(config, other)
+        if _is_set(config, key) and value not in allowed:
+            yield f"{key}: goes with {other} {', '.join(allowed)}; {other} is {value}"
+
+
+def _at(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name) if name else getattr(config, section)
+
+
+def _is_set(config: Config, key: str) -> bool:
+    """Return whether a key has another value than its default, and a section is switched on."""
+    section, _, name = key.partition(".")
+    if not name:
+        return config.crops is not None
+    inside = getattr(config, section)
+    return bool(getattr(inside, name) != type(inside).model_fields[name].default)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Yield a line per other contradiction, beginning with a dotted key and a colon."""
+    model, med, train, loss = config.model, config.crops, config.train, config.loss
+    sched, penalty = config.sched, config.regularizer
+    if is_own(model.name) and _is_set(config, "model.gamma"):
+        yield f"model.gamma: give {model.name} its own by model.options"
+    for key, section in (("model", model), ("loss", loss)):
+        if section.options and not is_own(section.name):
+            yield f"{key}.options: only a {key} of your own has options; got {section.name}"
+    if model.init_range is not None and model.init_std is not None:
+        yield "model.init_std: model.init_range says how entries start already; leave one out"
+    norms = _NORMS.get(model.name)
+    if norms is not None and model.norm is not None and model.norm not in norms:
+        yield f"model.norm: must be one of {', '.join(norms)} for {model.name}; got {model.norm}"
+    if model.name == "rotate" and model.norm == "l2" and (model.use_rscf or med is not None):
+        yield "model.norm: must be modulus for rotate with med or model.use_rscf; got l2"
+    if model.name == "conve":
+        if train.mode == "negative":
+            yield "train.mode: must be kvsall or 1vsall for conve; got negative"
+        height = model.embedding_height
+        width, rest = divmod(model.base_dim, height)
+        if rest:
+            yield f"model.base_dim: {model.base_dim} is no multiple of embedding_height, {height}"
+        elif model.kernel_size > min(width, 2 * height):
+            yield f"model.kernel_size: must fit into the {2 * height} x {width} image"
+    if model.rscf_relation_transform is not None and not model.use_rscf:
+        yield "model.rscf_relation_transform: needs model.use_rscf"
+    if config.filters_relations and model.name not in _NORMS:
+        yield f"model.rscf_relation_transform: {model.name} has a dot product; leave it out"
+    elif config.filters_relations and train.mode != "negative":
+        yield (
+            f"model.use_rscf: train.mode {train.mode} scores all entities, for which filtered "
+            "relations have no loss; set model.rscf_relation_transform=false"
+        )
+    if med is not None:
+        if med.dims != sorted(set(med.dims)):
+            yield f"med.dims: must increase; got {med.dims}"
+        elif med.dims[-1] != model.base_dim:
+            yield f"med.dims: the last must be model.base_dim ({model.base_dim}); got {med.dims}"
+        if (med.submodels_per_step or 0) > len(med.dims):
+            yield f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims"
+        if model.name == "cp" and med.crop == "split":
+            yield "med.crop: split cuts complex rows, which cp has not; leave it out"
+        for key in ("loss.name", "loss.alpha", "loss.margin", "data.subsampling"):
+            if train.mode == "negative" and _is_set(config, key):
+                yield f"{key}: med has its own loss; leave it out"
+    if (train.epochs is None) == (train.steps is None):
+        which = "neither" if train.epochs is None else "both: set one of them to null"
+        yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {which}"
+    if not train.eval_every:
+        if train.early_stopping is not None:
+            yield "train.early_stopping: needs evaluations; set train.eval_every"
+        if sched.name == "plateau":
+            yield "sched.name: plateau needs evaluations; set train.eval_every"
+    names = losses_of(train.mode)
+    if loss.name not in names and not (is_own(loss.name) and train.mode == "negative"):
+        allowed = ", ".join(names)
+        yield f"loss.name: must be one of {allowed} with train.mode {train.mode}; got {loss.name}"
+    fitting = _PENALTIES.get(penalty.name, (model.name,))
+    if model.name not in fitting:
+        models = ", ".join(fitting)
+        yield f"regularizer.name: {penalty.name} goes with {models}; got model.name {model.name}"
+    if penalty.name == "dura" and train.mode == "kvsall":
+        yield "regularizer.name: dura is of triples, of which a query of kvsall has many"
+    for key, one, other in (
+        ("regularizer.weight", penalty.name != "none", penalty.weight),
+        ("sched.milestones", sched.name == "step", sched.milestones),
+    ):
+        if one != bool(other):
+            name = _at(config, f"{key.partition('.')[0]}.name")
+            yield f"{key}: {other} and the name {name} contradict each other"
+    if sched.milestones != sorted(set(sched.milestones)):
+        yield f"sched.milestones: must increase; got {sched.milestones}"
+    if train.steps is not None and sched.warmup_steps > train.steps:
+        yield f"sched.warmup_steps: must be at most train.steps ({train.steps})"
+    for key, values in config.search.ranges.items() if config.search is not None else ():
+        problem = _problem_of(values)
+        if problem is not None:
+            yield f"search.ranges.{key}: {problem}"
+
+
+def _problem_of(values: RangeConfig) -> str | None:
+    if values.choices is not None:
+        is_alone = (values.low, values.high, values.log) == (None, None, False)
+        return None if is_alone else "has choices; leave low, high and log out"
+    if values.low is None or values.high is None:
+        return "needs low and high, or choices"
+    if values.low >= values.high:
+        return f"low must be less than high; got {values.low:g} and {values.high:g}"
+    return "low must be greater than 0 with log" if values.log and values.low <= 0 else None
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,28 +4,89 @@ The text below a key, or below several keys, says what they mean.
 """
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic_core import PydanticCustomError
 
-from kgfast.losses import LOSSES
-from kgfast.training.config.fields import (
-    ByKey,
-    Count,
-    CountOrZero,
-    Fraction,
-    LossName,
-    Metric,
-    ModelName,
-    NonNegative,
-    Number,
-    Options,
-    Positive,
-    Whole,
-    Word,
-    is_own,
-)
+from kgfast.eval.metrics import metric_named
+from kgfast.losses import LOSSES, EntitiesLoss
+
+MODELS = ("rotate", "transe", "distmult", "complex", "conve", "cp", "rescal")
+_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.over != "crops")
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a model or a loss is the user's own, named by its import path."""
+    return ":" in name
+
+
+def losses_of(mode: str) -> tuple[str, ...]:
+    """Return the names of the losses that a mode trains with."""
+
+    def fits(loss: Any) -> bool:
+        if not issubclass(loss, EntitiesLoss):
+            return mode == "negative"
+        return mode == "1vsall" or (mode == "kvsall" and loss.takes_several)
+
+    return tuple(name for name in _LOSSES if fits(LOSSES[name]))
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) and not is_own(value) else value
+
+
+def _whole(value: Any) -> Any:
+    """Turn a whole float such as ``1e5`` into an int; a fraction stays, and fails the check."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _one_of(names: Sequence[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value in names or _PATH.fullmatch(value):
+            return value
+        known = ", ".join(names)
+        raise PydanticCustomError(
+            "name", f"must be one of {known}, or an import path such as my.module:MyClass"
+        )
+
+    return AfterValidator(check)
+
+
+def _metric(value: str) -> str:
+    try:
+        return metric_named(value).name
+    except ValueError as error:
+        raise PydanticCustomError("metric", str(error).partition(";")[0]) from None
+
+
+def _by_key(ranges: Any) -> Any:
+    """Turn sections of ranges into ranges by dotted key."""
+    if not isinstance(ranges, Mapping):
+        return ranges
+    flat: dict[str, Any] = {}
+    for key, inside in ranges.items():
+        is_section = isinstance(inside, Mapping) and bool(inside)
+        if is_section and all(isinstance(value, Mapping) for value in inside.values()):
+            flat |= {f"{key}.{name}": value for name, value in _by_key(inside).items()}
+        else:
+            flat[key] = inside
+    return flat
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1)]
+CountOrZero = Annotated[Whole, Field(ge=0)]
+Word = BeforeValidator(_lower)
+Options = dict[str, JsonValue]
 
 
 class Section(BaseModel):
@@ -69,27 +130,23 @@ class DatasetConfig(Section):
         )
 
 
-OPTIONS = {  # keys of ModelConfig that only some models take
-    "rotate": ("gamma",),
-    "transe": ("gamma",),
-    "conve": (
-        "embedding_height",
-        "channels",
-        "kernel_size",
-        "input_dropout",
-        "feature_dropout",
-        "hidden_dropout",
-        "initial_bias",
-    ),
-}
+CONVE_OPTIONS = (
+    "embedding_height",
+    "channels",
+    "kernel_size",
+    "input_dropout",
+    "feature_dropout",
+    "hidden_dropout",
+    "initial_bias",
+)
 
 
 class ModelConfig(Section):
     """The model."""
 
-    name: ModelName
-    """The model; or the import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md).
-    """
+    name: Annotated[str, Word, _one_of(MODELS)]
+    """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp`` or ``rescal``; or the
+    import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md)."""
     base_dim: Count
     """``dim`` of the model: complex dimensions for rotate and complex, of each half for cp."""
     gamma: Positive = 12.0
@@ -155,9 +212,6 @@ class EarlyStoppingConfig(Section):
     """Number of such evaluations in a row."""
     min_delta: NonNegative = 0.0
     """The least gain of a better evaluation."""
-    side: Annotated[Literal["head", "tail"] | None, Word] = None
-    """Watch the metric of one side; by default that of both. ``best.safetensors`` is the best of
-    both in either case."""
 
 
 class TrainConfig(Section):
@@ -169,13 +223,8 @@ class TrainConfig(Section):
     replaces the other in the file. A resumed run may have another length: with a schedule that does
     not span the run (``constant``, ``plateau``) the steps are those of one run of that length."""
     max_minutes: Positive | None = None
-    """End this invocation within so many minutes of its start: before a step after which the
-    evaluation, the test and saving would not fit any more. At least one step is made; ``--resume``
-    has as many minutes again. The time of an evaluation is that of the one before, at first an
-    estimate from rankings of 1, 32 and, if need be, 1,024 triples."""
-    max_total_minutes: Positive | None = None
-    """End the run in the same way within so many minutes of training and evaluations of all
-    invocations together. A larger number and ``--resume`` continue it."""
+    """Make no step after so many minutes of this invocation; the evaluation, saving and the test
+    follow. At least one step is made; ``--resume`` has as many minutes again."""
     mode: Annotated[Literal["negative", "1vsall", "kvsall"], Word] = "negative"
     """Score positives against drawn negatives; or queries against all entities, with one target
     each (1vsall) or with all known ones (kvsall)."""
@@ -185,20 +234,16 @@ class TrainConfig(Section):
     """Steps between checkpoints; 0: with each evaluation and at the end."""
     log_every: Count = 100
     """Steps between rows of the log."""
-    keep: CountOrZero = 0
-    """Number of ``step_<n>.safetensors`` that are kept beside last, previous and best."""
     keep_every: CountOrZero = 0
     """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
     state, for ``kgfast explain``; their steps are logged. 0: none."""
-    save_best_metric: Metric = "mrr"
+    save_best_metric: Annotated[str, Word, AfterValidator(_metric)] = "mrr"
     """The metric of ``best.safetensors``, early stopping and the plateau schedule: ``mrr``, ``mr``,
     ``amr``, ``amri``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
     """Stop before the end."""
-    amp: Annotated[Literal["bf16", "fp16"] | None, Word] = None
-    """Mixed precision."""
-    accumulate: Count = 1
-    """Batches per optimizer step."""
+    amp: Annotated[Literal["bf16"] | None, Word] = None
+    """Mixed precision, by autocast of torch."""
     out_dir: str | None = None
     """The run folder, if the command line names none."""
     table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
@@ -230,10 +275,10 @@ class DataConfig(Section):
 class LossConfig(Section):
     """The loss; formulas in :mod:`kgfast.losses`."""
 
-    name: LossName = "nssa"
-    """The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
-    1vsall. Or the import path ``my.module:MyLoss`` of your own for ``train.mode: negative``
-    (docs/how-to/own_model.md)."""
+    name: Annotated[str, Word, _one_of(_LOSSES)] = "nssa"
+    """``nssa``, ``margin`` or ``logistic`` for ``train.mode: negative``; ``bce`` for 1vsall and
+    kvsall, ``cross_entropy`` for 1vsall. Or the import path ``my.module:MyLoss`` of your own for
+    ``train.mode: negative`` (docs/how-to/own_model.md)."""
     alpha: NonNegative = 1.0
     """For nssa: the adversarial temperature."""
     margin: NonNegative = 1.0
@@ -267,11 +312,6 @@ class RegularizerConfig(Section):
     distmult, complex, cp and rescal."""
     weight: NonNegative = 0.0
     """Factor of the mean penalty over the queries of a step."""
-    weighted: bool = True
-    """For n3 and l2: count a row as often as the step uses it, so that rows are weighted by
-    frequency; or, with ``false``, once."""
-    product_weight: NonNegative = 1.0
-    """For dura: the weight of the products of entities and relations, beside the entities."""
 
 
 class OptimConfig(Section):
@@ -333,7 +373,7 @@ class RangeConfig(Section):
 class SearchConfig(Section):
     """The trials of ``kgfast search``; ``kgfast train`` ignores the section."""
 
-    ranges: Annotated[dict[str, RangeConfig], ByKey, Field(min_length=1)]
+    ranges: Annotated[dict[str, RangeConfig], BeforeValidator(_by_key), Field(min_length=1)]
     """The keys that trials differ in."""
     trials: Count | None = None
     """Number of trials."""
@@ -368,3 +408,15 @@ class Sections(Section):
     sched: SchedConfig = SchedConfig()
     distributed: DistributedConfig = DistributedConfig()
     search: SearchConfig | None = None
+
+    @property
+    def crops(self) -> MedConfig | None:
+        """Return the section of croppable embeddings, if it is there and enabled."""
+        return self.med if self.med is not None and self.med.enabled else None
+
+    @property
+    def filters_relations(self) -> bool:
+        """Return whether RSCF filters relations, too."""
+        chosen = self.model.rscf_relation_transform
+        can = self.model.name in ("rotate", "transe") if chosen is None else chosen
+        return self.model.use_rscf and can
