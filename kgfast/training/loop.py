@@ -168,7 +168,7 @@ class Run:
                 if keeps and folder is not None:
                     self._save(folder.save_model, of_model=True)
                 saves = _is_due(state.step, train.save_every) if train.save_every else evaluates
-                if self.is_over() or stops or saves:
+                if self.is_over() or (folder is not None and (stops or saves)):
                     self._save(None if folder is None else folder.save_last)
                 if stops and not self.is_over():
                     # When one process ends, torchrun ends all others: the state is written first.

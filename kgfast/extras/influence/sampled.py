@@ -69,7 +69,7 @@ class Replay:
         negatives = torch.empty(count, size, dtype=torch.int64, device=device)
         mask = torch.ones(count, size, dtype=torch.bool, device=device)
         factor = torch.ones(count, dtype=torch.float32, device=device)
-        epoch = batches.epoch(max(0, self._step * self._config.train.accumulate - 1))
+        epoch = batches.epoch(max(0, self._step - 1))
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
             side, of_batch = batches.rows_of(number)
             at = place[of_batch]
