@@ -166,7 +166,7 @@ def test_trials_that_come_to_nothing_are_recorded_and_the_search_goes_on(tmp_pat
         if values in earlier:
             assert ended == f"repeats trial {earlier.index(values)}"
         elif values["loss.name"] == "margin" and values["loss.alpha"] == 0.5:
-            assert ended == "contradicts: loss.alpha: only nssa has it; loss.name is margin"
+            assert ended == "contradicts: loss.alpha: goes with loss.name nssa; loss.name is margin"
         elif values["optim.lr"] == 1e30:
             assert ended.startswith("diverged: the loss")
         else:
