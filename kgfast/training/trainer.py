@@ -317,7 +317,7 @@ class Trainer:
             result = TypeAdapter(Result).validate_python(self.folder.read_result())
         except (FileNotFoundError, ValueError):
             return None
-        if result.steps != run.state.step:  # of before the run was resumed, and then killed
+        if result.steps != run.state.step:  # the run was resumed, and then killed
             return None
         run.load_best()
         if first_bad_row(self.model) is not None:  # ranking raises, and names the row
