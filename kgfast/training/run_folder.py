@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from kgfast.datasets import Dataset
@@ -65,7 +66,7 @@ class RunGraph:
         tensors = dict(self.splits)
         for what, names in (("entities", self.entities), ("relations", self.relations)):
             text = bytearray(json.dumps(list(names)).encode())
-            tensors[what] = torch.frombuffer(text, dtype=torch.uint8)
+            tensors[what] = torch.from_numpy(np.frombuffer(text, np.uint8))
         save(path, tensors, {"graph": self.rows, "fingerprint": self.fingerprint})
 
     @classmethod
