@@ -54,7 +54,7 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
     fresh = scratch / path.name
     try:
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
+        scratch.mkdir(parents=True)
         fresh.touch()
         mode = fresh.stat().st_mode
         write(fresh)

@@ -1,6 +1,5 @@
 """Commands that train, export or draw a model: ``train``, ``export``, ``plot``."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import choose, command, load, print_table, say
+from kgfast.cli.common import choose, command, load, say
 from kgfast.text import escaped
 
 Target = StrEnum("Target", "npy safetensors official pykeen")
@@ -41,9 +40,9 @@ def train(
     if model is not None and not quiet:
         say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
     trainer = Trainer(checked, path, progress=not quiet)
-    trainer.fit(resume)
+    result = trainer.fit(resume)
     if trainer.placement.leads:
-        _print_result(path, folder.read_result())
+        say(f"{escaped(str(path))}: {result!r}")
 
 
 @command
@@ -94,22 +93,3 @@ def _check_folder(folder: Any, resume: bool) -> None:
         raise ValueError(
             f"{folder.path} holds a run: continue with --resume, or name another folder with --run"
         )
-
-
-def _print_result(path: Path, result: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    from kgfast.eval.metrics import cell
-    from kgfast.training.trainer import steps_made, what_was_tested
-
-    minutes = result["seconds_training"] / 60
-    made = steps_made(result["steps"], result["planned_steps"], result["stopped_early"])
-    title = escaped(f"{path}: {made} in {minutes:.1f} min") + f"\n{what_was_tested(result)}"
-    table = Table(title=title, title_justify="left")
-    submodels = result.get("test_of_submodels") or {}
-    for name in [*(["dim"] if submodels else []), *result["test"]]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for dim, metrics in submodels.items() or [(None, result["test"])]:
-        cells = [cell(name, value) for name, value in metrics.items()]
-        table.add_row(*([] if dim is None else [dim]), *cells)
-    print_table(table)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
     from kgfast.training.loop import Run
-    from kgfast.training.objective import NegativeSampling
+    from kgfast.training.objective import Objective
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
     from kgfast.training.run_folder import RunFolder, RunGraph
     from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
@@ -27,7 +27,7 @@ _HOMES = {
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("read_rows",),
     "loop": ("Run",),
-    "objective": ("NegativeSampling",),
+    "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
     "saved": ("is_saved", "save", "write_json", "write_names", "write_tables"),
     "trainer": ("Result", "Trainer"),
@@ -39,8 +39,8 @@ __all__ = [
     "Callback",
     "Config",
     "LoadedRun",
-    "NegativeSampling",
     "Negatives",
+    "Objective",
     "Result",
     "RowAdagrad",
     "RowAdam",

@@ -8,7 +8,7 @@ functions use the classes that :func:`follow` imported.
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.graph import did_you_mean
 from kgfast.losses import LOSSES, Loss, NegativesLoss
 from kgfast.models import (
     CP,
@@ -61,22 +60,28 @@ def follow(config: Config, *, trust: bool) -> None:
         If there is an import path and ``trust`` is False; if there is no such module or name, the
         name is not a class of the right kind, or the options do not fit.
     """
-    model, loss = config.model, config.loss
-    named = [(key, it.name) for key, it in (("model", model), ("loss", loss)) if is_own(it.name)]
-    for key, name in named:
+    sections: list[tuple[str, Any, type, Sequence[str]]] = [
+        ("model", config.model, Model, ("seed",)),
+        ("loss", config.loss, NegativesLoss, _OF_A_STEP),
+    ]
+    sections = [section for section in sections if is_own(section[1].name)]
+    for key, section, _, _ in sections:
         if not trust:
-            raise ValueError(_refused(key, name))
-    for key, name in named:
+            raise ValueError(_refused(key, section.name))
+    for key, section, base, reserved in sections:
+        cls = make = _imported(key, section.name, base)
         if key == "model":
-            cls = _imported(key, name, Model, "kgfast.Model")
             make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
             if cls.init.__qualname__ == Model.init.__qualname__:  # hands options on to the class
                 make = partial(inspect.signature(cls).bind, 1, 1)
-            _fit(key, name, make, model.options, ("seed",))
-        else:
-            cls = _imported(key, name, NegativesLoss, "kgfast.losses.NegativesLoss")
-            _fit(key, name, cls, loss.options, _OF_A_STEP)
-        _FOLLOWED[name] = cls
+        for option in reserved:
+            if option in section.options:
+                raise ValueError(f"{key}.options: {option} is an argument that training gives")
+        try:
+            make(**section.options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{key}.options: {section.name}: {error}") from None
+        _FOLLOWED[section.name] = cls
 
 
 def own_class(key: str, name: str) -> Any:
@@ -99,52 +104,27 @@ def _refused(key: str, name: str) -> str:
     )
 
 
-def _imported(key: str, path: str, base: type, base_name: str) -> type[Any]:
+def _imported(key: str, path: str, base: type) -> type[Any]:
     """Import a class; modules in the current folder are found, too."""
     module_name, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        module = import_module(module_name)
+        cls = getattr(import_module(module_name), name)
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):
             raise  # another module, which this module imports, is missing
-        raise ValueError(
-            f"{key}.name: {path}: there is no module {error.name}, neither in {os.getcwd()} nor "
-            "where Python looks (PYTHONPATH)"
-        ) from None
-    cls: Any = getattr(module, name, None)
-    if cls is None:
-        classes = [name for name, it in vars(module).items() if isinstance(it, type)]
-        raise ValueError(
-            f"{key}.name: module {module_name} has no {name}{did_you_mean(name, classes)}"
-        )
+        raise ValueError(f"{key}.name: {path}: {error}, nor in {os.getcwd()}") from None
+    except AttributeError as error:
+        raise ValueError(f"{key}.name: {path}: {error}") from None
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{key}.name: {path} must be a class that extends {base_name}")
+        raise ValueError(
+            f"{key}.name: {path} must be a class that extends kgfast's {base.__name__}"
+        )
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         raise ValueError(f"{key}.name: {path} must implement {', '.join(missing)}")
     return cls
-
-
-def _fit(
-    key: str,
-    name: str,
-    make: Callable[..., Any],
-    options: Mapping[str, Any],
-    reserved: Sequence[str],
-) -> None:
-    """Check options, none of which may be an argument that training gives."""
-    for option in reserved:
-        if option in options:
-            raise ValueError(
-                f"{key}.options: {option} is an argument that training gives; {name} must give "
-                "its option another name"
-            )
-    try:
-        make(**options)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}.options: {name} does not take these options: {error}") from None
 
 
 def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
@@ -175,7 +155,7 @@ def build_model(
     """
     section = config.model
     names = {"rotate": ("gamma",), "transe": ("gamma",), "conve": CONVE_OPTIONS}
-    options: dict[str, Any] = {name: getattr(section, name) for name in names.get(section.name, ())}
+    options = {name: getattr(section, name) for name in names.get(section.name, ())}
     if fresh is not ALL_ROWS:
         options["fresh"] = fresh
     if section.norm is not None:
@@ -202,10 +182,6 @@ def build_model(
         with torch.no_grad():
             fresh.draw_into(model.entity, num_entities, draw)
             draw(model.relation)
-    return _wrapped(model, config)
-
-
-def _wrapped(model: Model, config: Config) -> Model:
     if config.model.use_rscf:
         model = RSCF(model, config.filters_relations, seed=mix(config.seed, Stream.FILTERS))
     if config.model.reciprocal:

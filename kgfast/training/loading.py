@@ -241,30 +241,9 @@ def load_run(
     FileNotFoundError
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
-        If a file is damaged, the checkpoint does not fit the config or the names, or the data are
-        another graph than at the beginning of the run: the message lists the first five
-        differences. If the config names code of the user's own and ``trust`` is False. If a saved
-        model is of another format, the data do not fit the model, or the folder holds ``.npy``
-        files alone.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from kgfast.datasets import synthetic
-    >>> from kgfast.training import Trainer
-    >>> config = Config.from_dict({
-    ...     "dataset": {"name": "synthetic"},
-    ...     "model": {"name": "rotate", "base_dim": 8},
-    ...     "optim": {"lr": 0.01},
-    ...     "train": {"steps": 5},
-    ...     "data": {"train_bs": 64, "neg_size": 16},
-    ... })
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     graph = synthetic(200, 6, 500, 50, 50)
-    ...     _ = Trainer(config, folder, dataset=graph, progress=False).fit()
-    ...     run = load_run(folder, data=False)
-    >>> run.vocabulary.entities == graph.entities
-    True
+        If a file is damaged or of another format, the checkpoint does not fit the config or the
+        names, or the data are another graph: the message lists the first five differences. If the
+        config names code of the user's own and ``trust`` is False.
     """
     path = Path(folder)
     if holds_tables(path):

@@ -30,7 +30,7 @@ from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead, asked_of
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs, Row
-from kgfast.training.objective import MODES
+from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder, RunGraph
 from kgfast.training.schedule import SPANNING, Interrupts, rate
@@ -43,8 +43,7 @@ class Run:
     """Run of a trainer, as :meth:`kgfast.training.Trainer.opened` yields it.
 
     ``placement`` divides the run among processes. ``folder`` takes logs and checkpoints; without
-    one nothing is written. ``graph`` is what the folder stores of the dataset. The minutes of the
-    config count from ``began``, by ``time.perf_counter()``.
+    one nothing is written. ``graph`` is what the folder stores of the dataset.
 
     Attributes
     ----------
@@ -73,11 +72,10 @@ class Run:
         graph: RunGraph | None = None,
         resume: bool = False,
         progress: bool = False,
-        began: float | None = None,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
         self._placement, self._folder, self.graph = placement, folder, graph
-        self._began = time.perf_counter() if began is None else began
+        self._began = time.perf_counter()
         self._shows_progress = progress and placement.leads
         self._callbacks: list[Callback] = []
         self._error: Exception | None = None  # a callback's; raised when the state is saved
@@ -92,7 +90,7 @@ class Run:
             dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
         ).cpu()
         triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
-        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
+        self._objective = Objective(config, triples, dataset.num_entities, sides)
         self._per_epoch = self._objective.batches.per_epoch
         self.steps = train.steps or (train.epochs or 0) * self._per_epoch
         self._random_layers = model.random_layers()

@@ -1,7 +1,6 @@
-"""The objective of a run: the losses of a batch, by public functions, in three modes."""
+"""The objective of a run: the batches, and the losses of a batch by public functions."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,36 +18,71 @@ from kgfast.training.config import Config
 from kgfast.training.data import Batch, Batches, Negatives
 
 
-class Objective(ABC):
-    """Base of the modes: the batches of a run, and the losses of a batch.
+class Objective:
+    """Batches of a run, and the losses of a batch, in the mode of the config.
 
-    ``hrt`` are the training triples, int64 ``[T, 3]`` on the CPU, from which batches are drawn.
-    ``sides`` are the queried sides.
+    ``negative`` compares positives with sampled negatives; ``1vsall`` the target of each triple
+    with all entities; ``kvsall`` all targets of each distinct query with all entities.
+
+    Parameters
+    ----------
+    config : Config
+    hrt : Tensor
+        Training triples, int64 ``[T, 3]`` on the CPU, from which batches are drawn.
+    num_entities : int
+    sides : sequence of side
+        The queried sides.
+
+    Attributes
+    ----------
+    lazy : bool
+        True if a step uses few rows of the entity table.
+    batches : Batches
+        The batches of the run.
+    negatives : Negatives, optional
+        Draws the negatives of a batch.
     """
 
-    lazy = False  # True if a step uses few rows of the entity table
-    batches: Batches
-
     def __init__(
-        self,
-        config: Config,
-        hrt: Tensor,
-        num_entities: int,
-        sides: Sequence[Side] = SIDES,
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        self._config = config
-        self._criterion = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
-        self._prepare(hrt, num_entities, sides)
-
-    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
-        """Make the batches, and whatever a mode needs beside them."""
-        data, seed = self._config.data, self._config.seed
+        self._config, data, mode = config, config.data, config.train.mode
+        loss = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
+        self._criterion: Callable[..., Tensor] = loss
+        self.lazy = mode == "negative"
+        self._takes_weights = isinstance(loss, NegativesLoss) and loss.takes_weights
+        self.negatives: Negatives | None = None
+        self._target_weights: Tensor | None = None
+        self._known: KnownTriples | None = None
+        if mode == "kvsall":
+            self._known = KnownTriples(hrt)
+            self.batches = Batches.of_queries(hrt, data.train_bs, config.seed, sides)
+            return
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
-        self.batches = Batches.of_triples(hrt, data.train_bs, seed, weights, sides)
+        self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
+        if data.target_weights:
+            self._target_weights = losses.frequency_weights(hrt, num_entities)
+        if self.lazy:
+            self.negatives = Negatives(
+                num_entities,
+                data.neg_size,
+                config.seed,
+                shared=data.negatives == "shared",
+                known=KnownTriples(hrt) if data.filter_negatives else None,
+            )
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
-        return self.batches.batch(number)
+        batch = self.batches.batch(number)
+        if self.negatives is not None:
+            negatives, mask = self.negatives.draw(batch)
+            return replace(batch, negatives=negatives, mask=mask)
+        if self._known is not None:
+            indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+            return replace(batch, indptr=indptr, answers=answers)
+        if self._target_weights is None or batch.targets is None:
+            return batch
+        return replace(batch, weights=self._target_weights[batch.targets])
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
@@ -57,6 +91,8 @@ class Objective(ABC):
 
         ``placement`` reads the rows that sampled negatives name.
         """
+        if self.lazy:
+            model, batch = placement.read(model, batch)
         yield self._loss(model, batch)
         weight, penalty = self._config.loss.relation_weight, self._config.regularizer
         if weight and batch.targets is not None:
@@ -64,109 +100,23 @@ class Objective(ABC):
             logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
             yield weight * cross_entropy(logits, relations)
         if penalty.name != "none":
-            yield penalty.weight * self._penalty(model, batch)
+            queries = batch.anchors, batch.relations
+            rows: Any = queries if batch.targets is None else batch.triples
+            of_rows = getattr(losses.regularizers, penalty.name)
+            yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
 
-    @abstractmethod
-    def _loss(self, model: Model, batch: Batch) -> Tensor: ...
-
-    def _penalty(self, model: Model, batch: Batch) -> Tensor:
-        queries = batch.anchors, batch.relations
-        rows: Any = queries if batch.targets is None else batch.triples
-        penalty = getattr(losses.regularizers, self._config.regularizer.name)
-        value: Tensor = penalty(model, rows, side=batch.side, sparse=True)
-        return value
-
-
-class NegativeSampling(Objective):
-    """Loss of positives against sampled negatives.
-
-    Attributes
-    ----------
-    batches : Batches
-        The batches of the run.
-    negatives : Negatives
-        Draws the negatives of a batch.
-    """
-
-    lazy = True
-
-    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
-        super()._prepare(hrt, num_entities, sides)
-        assert isinstance(self._criterion, NegativesLoss)
-        self._takes_weights = self._criterion.takes_weights
-        data = self._config.data
-        self.negatives = Negatives(
-            num_entities,
-            data.neg_size,
-            self._config.seed,
-            shared=data.negatives == "shared",
-            known=KnownTriples(hrt) if data.filter_negatives else None,
-        )
-
-    def batch(self, number: int) -> Batch:
-        batch = super().batch(number)
-        negatives, mask = self.negatives.draw(batch)
-        return replace(batch, negatives=negatives, mask=mask)
-
-    def __call__(
-        self, model: Model, batch: Batch, placement: Placement = ALONE
-    ) -> Iterator[Tensor]:
-        yield from super().__call__(*placement.read(model, batch))
-
-    def _loss(self, model: Model, batch: Batch) -> Tensor:
-        given: dict[str, Any] = {"side": batch.side, "mask": batch.mask}
+    def _loss(self, model: Any, batch: Batch) -> Tensor:
+        options: dict[str, Any] = {"side": batch.side}
+        if self._known is not None:
+            queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
+            return self._criterion(model, queries, positives, **options)
+        data: list[Any] = [batch.columns]
+        if self.lazy:
+            data.append(batch.negatives)
+            options["mask"] = batch.mask
         if self._config.crops is not None:
-            crops: Any = model
-            dims = crops.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
-            return losses.med(
-                crops, batch.columns, batch.negatives, dims=dims, sparse=True, **given
-            )
-        if self._takes_weights:
-            given["weights"] = batch.weights
-        loss: Tensor = self._criterion(model, batch.columns, batch.negatives, **given)
-        return loss
-
-
-class OneVsAll(Objective):
-    """Loss of the target of each triple against all entities."""
-
-    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
-        super()._prepare(hrt, num_entities, sides)
-        is_weighted = self._config.data.target_weights
-        self._weights = losses.frequency_weights(hrt, num_entities) if is_weighted else None
-
-    def batch(self, number: int) -> Batch:
-        batch = super().batch(number)
-        if self._weights is None or batch.targets is None:
-            return batch
-        return replace(batch, weights=self._weights[batch.targets])
-
-    def _loss(self, model: Model, batch: Batch) -> Tensor:
-        given: dict[str, Any] = {} if batch.weights is None else {"weights": batch.weights}
-        loss: Tensor = self._criterion(model, batch.columns, side=batch.side, **given)
-        return loss
-
-
-class KvsAll(Objective):
-    """Loss of all targets of each distinct query against all entities."""
-
-    def _prepare(self, hrt: Tensor, num_entities: int, sides: Sequence[Side]) -> None:
-        self._known = KnownTriples(hrt)
-        self.batches = Batches.of_queries(hrt, self._config.data.train_bs, self._config.seed, sides)
-
-    def batch(self, number: int) -> Batch:
-        batch = super().batch(number)
-        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
-        return replace(batch, indptr=indptr, answers=answers)
-
-    def _loss(self, model: Model, batch: Batch) -> Tensor:
-        queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
-        loss: Tensor = self._criterion(model, queries, positives, side=batch.side)
-        return loss
-
-
-MODES: dict[str, type[Objective]] = {
-    "negative": NegativeSampling,
-    "1vsall": OneVsAll,
-    "kvsall": KvsAll,
-}
+            dims = model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
+            return losses.med(model, *data, dims=dims, sparse=True, **options)
+        if batch.weights is not None and (self._takes_weights or not self.lazy):
+            options["weights"] = batch.weights
+        return self._criterion(model, *data, **options)

@@ -149,7 +149,7 @@ class RunFolder:
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the run for writing; raise a ValueError that names the process that holds it."""
-        self._make()
+        self.path.mkdir(parents=True, exist_ok=True)
         return locked(self.path)
 
     def holds_a_run(self) -> bool:
@@ -158,7 +158,6 @@ class RunFolder:
 
     def save_last(self, stored: Stored) -> None:
         """Write the newest state; the former one becomes ``previous``, unless it was broken."""
-        self._make()
         if self._last_is_good and self.last.is_file():
             beside = self.path / "previous.tmp"
             try:  # a second name, so that a kill at any time leaves two good states
@@ -173,12 +172,10 @@ class RunFolder:
 
     def save_best(self, stored: Stored) -> None:
         """Write the best model."""
-        self._make()
         save(self.best, *stored)
 
     def save_model(self, stored: Stored) -> None:
         """Write ``model_<n>``, ``n`` being the step of the meta."""
-        self._make()
         save(self.path / f"model_{stored[1]['step']}.safetensors", *stored)
 
     def load(self, path: Path) -> Stored:
@@ -242,12 +239,10 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write the config of the run."""
-        self._make()
         write_durably(self.config, config.to_yaml, "the config")
 
     def write_graph(self, graph: RunGraph) -> None:
         """Write the names and triples that the run began with."""
-        self._make()
         graph.save(self.graph)
 
     def load_graph(self) -> RunGraph:
@@ -259,7 +254,6 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
         text = json.dumps(result, indent=2) + "\n"
-        self._make()
         write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
 
     def read_result(self) -> dict[str, Any]:
@@ -275,6 +269,3 @@ class RunFolder:
                 if not is_number(value):
                     raise ValueError(f"{name} must be a finite number; got {shown(value)}")
             return result
-
-    def _make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)

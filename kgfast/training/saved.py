@@ -125,20 +125,19 @@ def _checked_names(argument: str, names: Any, count: int) -> Vocabulary | None:
         return None
     if isinstance(names, str | os.PathLike):
         raise TypeError(f"{argument} must be a list of names; got {shown(os.fspath(names))}")
-    listed, places = list(names), dict[str, int]()
-    for place, name in enumerate(listed):
-        where = f"{argument}[{place}] = {shown(name)}"
-        if not isinstance(name, str):
-            raise TypeError(f"{where} must be text")
+    try:
+        vocabulary = names if isinstance(names, Vocabulary) else Vocabulary(names)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
+    for row, name in enumerate(vocabulary):
         if not name or any(mark in name for mark in "\t\n\r"):
+            where = f"{argument}[{row}] = {shown(name)}"
             raise ValueError(f"{where} must have a character, no tab and no line break")
-        if places.setdefault(name, place) != place:
-            raise ValueError(f"{where} is the name of row {places[name]} already")
-    if len(listed) != count:
+    if len(vocabulary) != count:
         raise ValueError(
-            f"{argument} must be {count:,} names, one for each row; got {len(listed):,}"
+            f"{argument} must be {count:,} names, one for each row; got {len(vocabulary):,}"
         )
-    return names if isinstance(names, Vocabulary) else Vocabulary(map(str, listed))
+    return vocabulary
 
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:

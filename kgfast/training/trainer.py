@@ -2,11 +2,9 @@
 
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +26,7 @@ from kgfast.training.build import (
     room_of,
 )
 from kgfast.training.callbacks import Callback
-from kgfast.training.config import Config, is_own
+from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import Run
 from kgfast.training.run_folder import RunFolder, RunGraph
@@ -77,7 +75,10 @@ class Result:
     seconds_cpu: float
 
     def __repr__(self) -> str:
-        made = steps_made(self.steps, self.planned_steps, self.stopped_early)
+        made = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
+        if self.steps < self.planned_steps:
+            why = "stopped early" if self.stopped_early else "out of time"
+            made += f" of {self.planned_steps:,} ({why})"
         best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
         head = (
             f"{made} in {self.seconds_training:,.1f} s, {best}; "
@@ -86,33 +87,13 @@ class Result:
         both = {"valid": self.valid, "test": self.test}
         rows = {name: metrics for name, metrics in both.items() if metrics}
         if self.test:
-            head += f"\ntest: {what_was_tested(vars(self))}"
+            is_best = self.tested_step == self.best_step
+            which = "best checkpoint on valid" if is_best else "last checkpoint"
+            head += f"\ntest: {self.test_on} triples, filtered, by the {which}"
+            head += f" (step {self.tested_step:,})"
         if self.test_of_submodels:
             rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head
-
-
-def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
-    """Return the number of steps made and, if fewer than planned, the reason.
-
-    >>> steps_made(6, 20, stopped_early=False)
-    '6 steps of 20 (out of time)'
-    """
-    made = f"{steps:,} step{'' if steps == 1 else 's'}"
-    if steps == planned:
-        return made
-    return f"{made} of {planned:,} ({'stopped early' if stopped_early else 'out of time'})"
-
-
-def what_was_tested(result: Mapping[str, Any]) -> str:
-    """Return the split, filter and checkpoint of the test metrics of a result, in words.
-
-    >>> what_was_tested({"best_step": 20, "test_on": "valid", "tested_step": 30})
-    'valid triples, filtered, by the last checkpoint (step 30)'
-    """
-    step = result["tested_step"]
-    which = "best checkpoint on valid" if step == result["best_step"] else "last checkpoint"
-    return f"{result['test_on']} triples, filtered, by the {which} (step {step:,})"
 
 
 class Trainer:
@@ -173,15 +154,11 @@ class Trainer:
         progress: bool = True,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        start = time.perf_counter()
-        if not isinstance(callbacks, Iterable):
-            raise TypeError(f"callbacks must be a list; got {type(callbacks).__name__}")
         self.callbacks = list(callbacks)
         for row, it in enumerate(self.callbacks):
             if not isinstance(it, Callback):
-                raise TypeError(
-                    f"callbacks[{row}] must be a kgfast.training.Callback; got {type(it).__name__}"
-                )
+                kind = type(it).__name__
+                raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
         self.device, self.placement = _placed(config)
         placement = self.placement
@@ -201,11 +178,9 @@ class Trainer:
             self.dataset = self._data() if dataset is None else dataset
             placement.num_entities = self.dataset.num_entities
             if placement.size > 1:
-                placement.together(lambda: _check_trainable(config))
                 placement.check_same(self._facts())
             sizes = self.dataset.num_entities, self.dataset.num_relations
             self.model = build_model(config, *sizes, fresh).to(self.device)
-        self._seconds_preparing = time.perf_counter() - start
 
     def _data(self) -> Dataset:
         """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
@@ -225,8 +200,6 @@ class Trainer:
 
     def fit(self, resume: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
-
-        ``train.max_minutes`` counts from the call, and includes the time to make the trainer.
 
         Parameters
         ----------
@@ -272,7 +245,7 @@ class Trainer:
 
         While the run is open, the folder is locked and torch has the config's number of threads.
         """
-        began, folder = time.perf_counter() - self._seconds_preparing, self.folder
+        folder = self.folder
         locks = folder is not None and self.placement.leads
         lock = folder.locked() if folder is not None and locks else nullcontext()
         with self.placement.telling(), lock, _threads(self.config.threads):
@@ -292,7 +265,6 @@ class Trainer:
                 graph=graph,
                 resume=resume,
                 progress=self.progress,
-                began=began,
             )
 
     def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
@@ -388,25 +360,3 @@ def _check_valid(config: Config, dataset: Dataset) -> None:
             f"{'train.early_stopping' if stops else 'sched.name'}: needs evaluations, but dataset "
             f"{shown(dataset.name)} has no valid triples"
         )
-
-
-def _check_trainable(config: Config) -> None:
-    """Raise a ValueError for a config that shards cannot train."""
-    model, mode, problem = config.model, config.train.mode, None
-    if config.distributed.tables == "replicated":
-        return
-    if mode != "negative":
-        problem = f"train.mode: {mode} scores all entities, which no process has; use negative"
-    elif model.name == "cp":
-        problem = "model.name: cp is ranked by halves of rows, which shards do not return"
-    elif is_own(model.name):
-        problem = "model.name: shards return rows for kgfast's own models alone"
-    elif config.crops is not None and config.crops.crop == "split":
-        problem = "med.crop: split is ranked by parts of rows, which shards do not return"
-    elif config.filters_relations:
-        problem = (
-            "model.use_rscf: filtered relations are ranked among all entities, which no process "
-            "has; use model.rscf_relation_transform=false"
-        )
-    if problem is not None:
-        raise ValueError(f"{problem}; or use distributed.tables=replicated")

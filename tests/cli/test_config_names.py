@@ -51,14 +51,14 @@ def test_an_existing_file_wins(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wn18rr/rotate_fst", "did you mean 'wn18rr/rotate_fast', 'wn18rr"),
+        ("wn18rr/rotate_fst", "did you mean 'wn18rr/rotate_fast' or 'wn18rr"),
         ("wn18/rotate_fast.yaml", "did you mean 'wn18rr/rotate_fast'"),
         ("rotate_fast", "did you mean 'wn18rr/rotate_fast'?"),
         ("rotate_fst", "did you mean 'wn18rr/rotate_fast'?"),
-        ("nothing.yml", "nor one of the package, such as codex-m/"),
+        ("nothing.yml", "nor one of the package; the package has codex-m/"),
         ("nosuch", "default/transe"),
         ("x" * 5000, "nor one of the package"),
-        ("default", "but the package has default/complex, default/conve, default/cp, "),
+        ("default", "; the package has default/complex, default/conve, default/cp, "),
         ("../wn18rr/rotate", "did you mean 'wn18rr/rotate'"),
     ],
 )

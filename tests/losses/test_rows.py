@@ -5,7 +5,7 @@ import torch
 
 from kgfast import Candidates, RowGradients, losses
 from kgfast.models import DistMult
-from kgfast.training.objective import MODES
+from kgfast.training.objective import Objective
 from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 
 FILTERED = {"use_rscf": True}
@@ -59,7 +59,7 @@ def batches_of(negatives):
     """Yield a batch of tails, one of heads, and negatives and mask of each."""
     sections = {"negatives": negatives, "filter_negatives": True}
     config = trainer_of(data=sections).config
-    objective = MODES["negative"](config, GRAPH.train.hrt, GRAPH.num_entities)
+    objective = Objective(config, GRAPH.train.hrt, GRAPH.num_entities)
     for number in (0, 1):
         batch = objective.batch(number)
         yield batch, batch.negatives, batch.mask

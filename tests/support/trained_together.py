@@ -209,10 +209,6 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
         "config": (other, graph()),
         "tables": (mixed, graph()),
         "names": (config, more),
-        "rscf": (config_of("transe, med and rscf", 4, SHARDED), graph()),
-        "kvsall": (config_of("distmult, kvsall", 4, SHARDED), graph()),
-        "cp": (config_of("cp, logistic, pool", 4, SHARDED), graph()),
-        "split": (config_of("rotate, med split", 4, SHARDED), graph()),
     }
     found: dict[str, Exception] = {}
     for what, (own, dataset) in starts.items():

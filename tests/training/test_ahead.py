@@ -71,23 +71,6 @@ def test_a_batch_follows_from_its_number(numbers):
         ahead.close()
 
 
-def test_batches_are_made_ahead_on_one_thread():
-    made = []
-
-    def make(number):
-        made.append((number, threading.get_ident()))
-        return batch_of(number)
-
-    ahead = BatchesAhead(make, CPU)
-    ahead.take(0)
-    ahead.take(1)
-    ahead._begun[3].result()
-    ahead.close()
-    assert [number for number, _ in made] == [0, 1, 2, 3]
-    assert len({thread for _, thread in made} - {threading.get_ident()}) == 1
-    assert not threads_of_batches()
-
-
 def test_an_error_of_the_thread_is_raised_by_the_step_that_needs_the_batch(
     as_on_a_gpu, monkeypatch
 ):

@@ -30,8 +30,6 @@ train.save_best_metric=hits@0
     train.save_best_metric: must be mrr, mr, median_rank, amr, amri or hits@K, such as
 train.table_folder=t  optim.name=adam
     train.table_folder: goes with optim.name row_adam, row_adagrad; optim.name is adam
-train.table_folder=t  train.mode=kvsall  loss.name=bce
-    train.table_folder: goes with train.mode negative; train.mode is kvsall
 optim.lr=0
     optim.lr: Input should be greater than 0; got 0
 optim.lr=.nan
@@ -68,28 +66,22 @@ model.norm=l1
     model.norm: must be one of modulus, l2 for rotate; got l1
 model.init_range=0.1  model.init_std=0.1
     model.init_std: model.init_range says how entries start already; leave one out
-model.name=conve  model.base_dim=200  model.reciprocal=true  train.mode=kvsall  loss.name=bce
-    model.reciprocal: goes with model.name rotate, transe, distmult, complex, cp, rescal, your
 regularizer.name=n3  regularizer.weight=0.1
     regularizer.name: n3 goes with distmult, complex, cp; got model.name rotate
-model.name=transe  regularizer.name=dura  regularizer.weight=0.1
-    regularizer.name: dura goes with distmult, complex, cp, rescal; got model.name transe
 model.name=cp  regularizer.name=dura  regularizer.weight=0.1  train.mode=kvsall  loss.name=bce
     regularizer.name: dura is of triples, of which a query of kvsall has many
-train.mode=kvsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: goes with train.mode negative, 1vsall; train.mode is kvsall
 loss.precision=bf16  model.name=complex
     loss.precision: goes with loss.name bce, cross_entropy; loss.name is nssa
-train.mode=1vsall  loss.name=cross_entropy  loss.precision=bf16
-    loss.precision: goes with model.name distmult, complex, conve, cp, rescal, your own; model
-model.name=conve  model.base_dim=200  train.mode=1vsall  loss.name=bce  loss.relation_weight=0.1
-    loss.relation_weight: goes with model.name rotate, transe, distmult, complex, cp, rescal,
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
     med: goes with model.name rotate, transe, distmult, complex, cp, your own; model.name is r
 model.name=cp  model.base_dim=8  med.dims=[4, 8]  med.crop=split
     med.crop: split cuts complex rows, which cp has not; leave it out
-model.channels=64
-    model.channels: goes with model.name conve; model.name is rotate
+distributed.tables=sharded  model.name=cp
+    distributed.tables: goes with model.name rotate, transe, distmult, complex, conve, rescal;
+distributed.tables=sharded  model.use_rscf=true
+    distributed.tables: shards need model.rscf_relation_transform=false
+distributed.tables=sharded  med.dims=[40, 80]  med.crop=split
+    distributed.tables: shards cannot rank parts of rows, as med.crop split does
 device=gpu
     device: String should match pattern '^(auto|cpu|cuda(:\d+)?)$'; got 'gpu'
 data.subsampling=1
@@ -102,14 +94,8 @@ train.mode=kvsall  optim.name=adam
     loss.name: must be one of bce with train.mode kvsall; got nssa
 loss.name=cross_entropy
     loss.name: must be one of nssa, margin, logistic with train.mode negative; got cross_entropy
-train.mode=1vsall  loss.name=bce  data.neg_size=10
-    data.neg_size: goes with train.mode negative; train.mode is 1vsall
-loss.name=margin  loss.alpha=0.5
-    loss.alpha: goes with loss.name nssa; loss.name is margin
 loss.label_smoothing=0.1
     loss.label_smoothing: goes with loss.name bce, cross_entropy; loss.name is nssa
-data.target_weights=true
-    data.target_weights: goes with loss.name cross_entropy; loss.name is nssa
 regularizer.name=l2
     regularizer.weight: 0.0 and the name l2 contradict each other
 regularizer.weight=0.1
@@ -122,14 +108,10 @@ sched.name=step  sched.milestones=[0.9, 0.5]
     sched.milestones: must increase; got [0.9, 0.5]
 sched.name=plateau
     sched.name: plateau needs evaluations; set train.eval_every
-optim.name=adagrad  optim.betas=[0.5, 0.5]
-    optim.betas: goes with optim.name adam, row_adam; optim.name is adagrad
 optim.name=sgd  optim.eps=1.0e-08
     optim.eps: goes with optim.name adam, row_adam, adagrad, row_adagrad; optim.name is sgd
 model.rscf_relation_transform=true
     model.rscf_relation_transform: needs model.use_rscf
-model.name=conve  model.base_dim=200  model.use_rscf=true  train.mode=kvsall  loss.name=bce
-    model.use_rscf: goes with model.name rotate, transe, distmult, complex; model.name is conv
 model.name=complex  model.base_dim=8  model.use_rscf=true  model.rscf_relation_transform=true
     model.rscf_relation_transform: complex has a dot product; leave it out
 model.use_rscf=true  train.mode=1vsall  loss.name=bce
@@ -144,8 +126,6 @@ med.dims=[20, 80]  med.submodels_per_step=3
     med.submodels_per_step: must be at most 2, the number of med.dims
 model.norm=l2  med.dims=[20, 80]
     model.norm: must be modulus for rotate with med or model.use_rscf; got l2
-med.dims=[20, 80]  train.mode=1vsall  loss.name=bce
-    med: goes with train.mode negative; train.mode is 1vsall
 med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: med has its own loss
 med.dims=[20, 80]  data.subsampling=true

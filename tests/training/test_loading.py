@@ -102,14 +102,6 @@ def test_another_graph_is_an_error_unless_no_data_are_wanted(root, tmp_path):
     assert kgfast.load_run(root / "run", False).dataset is None
 
 
-def test_last_and_best(root):
-    last = kgfast.load_run(root / "run", checkpoint="last").model
-    tensors, _ = checkpoint.load(root / "run" / "last.safetensors")
-    assert torch.equal(last.entity, tensors["model.entity"])
-    with pytest.raises(ValueError, match="checkpoint must be 'best' or 'last'; got 'first'"):
-        kgfast.load_run(root / "run", checkpoint="first")
-
-
 @pytest.mark.parametrize(
     "sections",
     [
@@ -149,10 +141,6 @@ class TestIncomplete:
             path.unlink()
         with pytest.raises(FileNotFoundError, match=what):
             kgfast.load_run(moved if missing else moved / "nowhere")
-
-    def test_without_a_best_it_is_the_last(self, moved):
-        (moved / "best.safetensors").unlink()
-        assert kgfast.load_run(moved).model.num_entities == RING
 
     def test_a_graph_of_another_run(self, moved):
         from kgfast.datasets import synthetic

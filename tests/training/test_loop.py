@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from kgfast import RESCAL
 from kgfast.processes.placement import Placement
-from kgfast.training import Config, NegativeSampling, RunFolder
+from kgfast.training import Config, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
@@ -222,15 +222,6 @@ def test_tables_are_checked_before_they_are_saved_and_at_the_end(tmp_path, monke
     assert bool(load_file(tmp_path / "last.safetensors")["model.relation"].isfinite().all())
 
 
-def test_an_error_of_an_operator_is_not_taken_for_divergence(monkeypatch):
-    def broken(*_, **__):
-        raise ValueError("something else")
-
-    monkeypatch.setattr(NegativeSampling, "_loss", broken)
-    with pytest.raises(ValueError, match="something else"):
-        trainer_of().fit()
-
-
 def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     straight = trainer_of()
     straight.fit()
@@ -381,32 +372,3 @@ def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, train, monkey
             torch.testing.assert_close(ours, whole)
         else:
             assert torch.equal(ours, whole)
-
-
-def test_the_matrices_of_rescal_may_be_frozen():
-    model, optim = {"name": "rescal", "base_dim": 6, "gamma": 12.0}, {"name": "adagrad", "lr": 0.1}
-    trainer = trainer_of(**all_entities(model=model, optim=optim))
-    trainer.model.relation.requires_grad_(False)
-    before = {name: it.clone() for name, it in trainer.model.state_dict().items()}
-    trainer.fit()
-    same = {name: torch.equal(it, before[name]) for name, it in trainer.model.state_dict().items()}
-    assert same == {"entity": False, "relation": True}
-
-
-def test_a_gradient_that_someone_holds_stays_as_it_is():
-    trainer = trainer_of(**all_entities())
-    held, copies = [], []
-
-    def hold(table):
-        held.append(table.grad)
-        copies.append(table.grad.clone())
-
-    trainer.model.entity.register_post_accumulate_grad_hook(hold)
-    with trainer.opened() as run:
-        first = None
-        for _ in range(4):
-            run.make_step()
-            # Rows of anchors and targets are added after the hook: of the first step, as it ended.
-            first = held[0].clone() if first is None else first
-    assert torch.equal(held[0], first)
-    assert not torch.equal(copies[0], copies[-1])

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from kgfast import ConvE, KnownTriples, Reciprocal, use_backend
+from kgfast import KnownTriples, Reciprocal, use_backend
 from kgfast.losses import NSSALoss, frequency_weights, regularizers
 from kgfast.training.data import asked_of
-from kgfast.training.objective import MODES
+from kgfast.training.objective import Objective
 from support.loss_models import dense_scores
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
     with torch.no_grad():
         model.entity.mul_(3.0)  # away from zero gradients
     hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
-    objective = MODES[config.train.mode](config, hrt, GRAPH.num_entities, sides)
+    objective = Objective(config, hrt, GRAPH.num_entities, sides)
     for number in (0, 1):  # tail, head; or both of each
         batch = objective.batch(number)
         loss = sum(objective(model, batch))
@@ -140,7 +140,7 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
 def test_the_inverse_relations_of_conve_are_penalised():
     sections = LEARNERS["conve, kvsall"][0] | {"regularizer": {"name": "l2", "weight": 1e9}}
     trainer = trainer_of(**sections)
-    objective = MODES["kvsall"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    objective = Objective(trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
     batches = [objective.batch(number) for number in range(objective.batches.per_epoch)]
     first = {batch.side: batch for batch in reversed(batches)}
     for side, half in (("tail", slice(0, 6)), ("head", slice(6, 12))):
@@ -152,22 +152,6 @@ def test_the_inverse_relations_of_conve_are_penalised():
         assert not bool(used.any())
 
 
-def test_batches_of_conve_ask_for_heads_and_tails_alike(monkeypatch):
-    asked, inner = [], ConvE.queries
-
-    def watched(model, anchors, relations, side, dims=None):
-        asked.append((side, relations))
-        return inner(model, anchors, relations, side, dims)
-
-    monkeypatch.setattr(ConvE, "queries", watched)
-    sections = LEARNERS["conve, kvsall"][0]
-    trainer_of(**sections | {"train": sections["train"] | {"steps": 1}}).fit()
-    side, relations = asked[0]  # the evaluation comes later
-    assert side == "tail"
-    assert bool((relations < 6).any())
-    assert bool((relations >= 6).any())
-
-
 @pytest.mark.parametrize("name", ["complex, 1vsall, n3", "complex, kvsall"])
 @use_backend("reference")
 def test_a_step_rounds_what_it_multiplies(name):
@@ -176,7 +160,7 @@ def test_a_step_rounds_what_it_multiplies(name):
         trainer = trainer_of(**sections | {"loss": {**sections["loss"], "precision": precision}})
         with torch.no_grad():
             trainer.model.entity.mul_(5.0)  # away from losses that are all the same
-        objective = MODES[trainer.config.train.mode](trainer.config, GRAPH.train.hrt, 300)
+        objective = Objective(trainer.config, GRAPH.train.hrt, 300)
         found.append(sum(objective(trainer.model, objective.batch(0))).detach())
     assert not torch.equal(*found)
     torch.testing.assert_close(*found, rtol=2e-3, atol=0)

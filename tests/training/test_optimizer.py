@@ -1,6 +1,5 @@
 """Optimizers of rows against formulas and torch; the optimizer of a run: clipping, scale, state."""
 
-import copy
 import math
 
 import pytest
@@ -51,19 +50,6 @@ def test_row_adam_is_adam_on_the_rows_of_a_step(decay, backend):
     for ids, gradients in steps:
         stepped(optimizer, parameter, ids, gradients)
     torch.testing.assert_close(parameter.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_steps_that_a_run_counts_are_those_of_its_states(dtype, backend):
-    table = torch.randn(11, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
-    parameters = [nn.Parameter(table.clone()), nn.Parameter(table.clone())]
-    counting, counted = (RowAdam([it], 0.05) for it in parameters)
-    for step in range(3):
-        ids, gradients = random_rows(table, 4, step)
-        counted.steps_before = step
-        for optimizer, parameter in zip((counting, counted), parameters, strict=True):
-            stepped(optimizer, parameter, ids, gradients)
-    assert torch.equal(*parameters)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -146,47 +132,6 @@ def test_rows_may_have_any_number_of_axes(make, shape, backend):
             )
             optimizer.step()
     assert torch.equal(tables[0].view(shape), tables[1])
-
-
-def test_sums_of_sparse_gradients_are_coalesced():
-    tables = [nn.Embedding(5, 2, sparse=True) for _ in range(2)]
-    tables[1].load_state_dict(tables[0].state_dict())
-    for ids in ([3, 1, 3], [1, 4]):
-        tables[0](torch.tensor(ids)).pow(2).sum().backward()
-    tables[1](torch.tensor([3, 1, 3, 1, 4])).pow(2).sum().backward()
-    for table in tables:
-        RowAdam(table.parameters(), lr=0.1).step()
-    torch.testing.assert_close(tables[0].weight, tables[1].weight)
-
-
-def test_it_goes_on_from_its_state():
-    tables = [nn.Embedding(9, 4, sparse=True) for _ in range(2)]
-    tables[1].load_state_dict(tables[0].state_dict())
-    whole = RowAdam(tables[0].parameters(), lr=0.5)
-    part = RowAdam(tables[1].parameters(), lr=0.5)
-    for step in range(4):
-        if step == 2:
-            kept = copy.deepcopy(part.state_dict())
-            part = RowAdam(tables[1].parameters(), lr=0.1)
-            part.load_state_dict(kept)
-        for table, optimizer in zip(tables, (whole, part), strict=True):
-            optimizer.zero_grad()
-            table(torch.tensor([step, 5])).pow(2).sum().backward()
-            optimizer.step()
-    assert torch.equal(tables[0].weight, tables[1].weight)
-
-
-def test_a_closure_is_called():
-    table = nn.Embedding(3, 2)
-
-    def closure():
-        loss = table.weight.pow(2).sum()
-        loss.backward()
-        return loss
-
-    before = table.weight.detach().clone()
-    assert RowAdam(table.parameters()).step(closure).item() == before.pow(2).sum()
-    assert (table.weight != before).all()
 
 
 @pytest.mark.parametrize("options", [{"lr": -1.0}, {"eps": float("nan")}, {"weight_decay": -1.0}])

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from kgfast import load_run
 from kgfast.cli import app
 from kgfast.extras.influence import self_influence, tracin
-from kgfast.extras.search import search
 from kgfast.extras.serve import app as server
 from kgfast.losses import NegativesLoss
 from kgfast.models import Model
@@ -22,7 +21,6 @@ from kgfast.ops.values import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, build
 from support.paths import ROOT
 from support.small_runs import (
-    GRAPH,
     NO_GAMMA,
     assert_same_tensors,
     config_of,
@@ -149,14 +147,6 @@ class TestTrust:
             load_run("plain", data=False, overrides=["loss.name=my_research:Contrastive"])
         assert "my_research" not in sys.modules
 
-    def test_nothing_imports_but_follow(self, here):
-        config = config_of(**OWN)
-        with pytest.raises(ValueError, match="--trust"):
-            build.loss_of(config.loss.name)
-        with pytest.raises(ValueError, match="--trust"):
-            build.own_class("model", config.model.name)
-        assert "my_research" not in sys.modules
-
 
 def test_a_loaded_run_has_the_model_and_its_numbers(run):
     loaded = load_run(run, data=False, trust=True)
@@ -207,45 +197,6 @@ def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatc
     assert seen == [[0, 1]]
 
 
-def test_options_reach_the_model(here):
-    def entity(std):
-        model = {"name": "my_research:Gated", "gamma": 12.0, "options": {"std": std}}
-        return trainer_of(model=model).model.entity
-
-    assert torch.equal(entity(0.5), 2 * entity(0.25))
-
-
-def test_a_search_draws_options(here):
-    ranges = {
-        "model.options.std": {"low": 0.1, "high": 0.5},
-        "loss.options.temperature": {"choices": [0.5, 1]},
-    }
-    config = config_of(**OWN, train={"steps": 4}, search={"ranges": ranges, "trials": 2})
-    trials = search(config, "search", dataset=GRAPH, progress=False).trials
-    values = [trial.params for trial in trials]
-    assert len({it["model.options.std"] for it in values}) == 2
-    assert all(0.1 <= it["model.options.std"] <= 0.5 for it in values)
-    files = [f"search/trials/{trial.number}/config.yaml" for trial in trials]
-    options = [Config.from_yaml(file).model.options for file in files]
-    assert options == [{"std": it["model.options.std"]} for it in values]
-
-
-def test_a_loss_is_the_one_that_it_says(here):
-    """One whose formula is that of margin trains to the same bits."""
-    Path("mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from kgfast.losses import MarginLoss\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class Mine(MarginLoss):\n    kernel = None\n"
-    )
-    of = {}
-    for name, options in (("margin", {"margin": 0.5}), ("mine:Mine", {"options": {"margin": 0.5}})):
-        trainer = trainer_of(loss={"name": name, **options}, train={"steps": 5})
-        trainer.fit()
-        of[name] = trainer.model.entity.detach()
-    torch.testing.assert_close(of["mine:Mine"], of["margin"])
-
-
 def function(): ...
 
 
@@ -261,19 +212,16 @@ GATED, CONTRASTIVE = "my_research:Gated", "my_research:Contrastive"
 ABSTRACT, NOT_THERE = f"{__name__}:Abstract", f"{__name__}:NotThere"
 # Mistakes of a section: its name, its options, and the message.
 MISTAKES = [
-    ("model", "no_such:M", {}, "name: no_such:M: there is no module no_such, neither in"),
-    ("model", "my_research:Gatde", {}, "name: module my_research has no Gatde; did you mean"),
-    ("model", "os:getcwd", {}, "name: os:getcwd must be a class that extends kgfast.Model"),
-    ("model", CONTRASTIVE, {}, f"name: {CONTRASTIVE} must be a class that"),
-    ("model", "kgfast:Model", {}, "name: kgfast:Model must implement _queries"),
+    ("model", "no_such:M", {}, "name: no_such:M: No module named 'no_such'"),
+    ("model", "my_research:Gatde", {}, "name: my_research:Gatde: module .* has no attribute"),
+    ("model", "os:getcwd", {}, "name: os:getcwd must be a class that extends kgfast's Model"),
     ("model", ABSTRACT, {}, f"name: {ABSTRACT} must implement _queries"),
-    ("model", GATED, {"seed": 1}, f"options: seed is an arg.* that training gives; {GATED}"),
-    ("model", GATED, {"sdt": 1}, f"options: {GATED} does not take .*: got an unexpected .* 'sdt'"),
-    ("loss", GATED, {}, f"name: {GATED} must be a class that extends kgfast.losses"),
+    ("model", GATED, {"seed": 1}, "options: seed is an argument that training gives"),
+    ("model", GATED, {"sdt": 1}, f"options: {GATED}: got an unexpected .* 'sdt'"),
+    ("loss", GATED, {}, f"name: {GATED} must be a class that extends kgfast's NegativesLoss"),
     ("loss", NOT_THERE, {}, f"name: {NOT_THERE} must implement of_negatives"),
-    ("loss", CONTRASTIVE, {"mask": 1}, "options: mask is an argument that training gives; my"),
-    ("loss", CONTRASTIVE, {"name": 1}, f"options: {CONTRASTIVE} does not take .*'name'"),
-    ("loss", CONTRASTIVE, {"temprature": 1}, f"options: {CONTRASTIVE} does not .*'temprature'"),
+    ("loss", CONTRASTIVE, {"mask": 1}, "options: mask is an argument that training gives"),
+    ("loss", CONTRASTIVE, {"temprature": 1}, f"options: {CONTRASTIVE}: .*'temprature'"),
 ]
 
 

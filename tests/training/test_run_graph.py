@@ -1,13 +1,11 @@
 """A run knows its graph: whatever order data come in they mean the same, and others are refused."""
 
-import json
 import random
 import shutil
 
 import pytest
 import torch
 
-import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, RunGraph, checkpoint
@@ -145,20 +143,7 @@ class TestResume:
         with pytest.raises(ValueError, match=r"graph\.safetensors is missing"):
             ring_trainer(tmp_path, run.path).fit(resume=True)
 
-    def test_a_start_that_was_killed_leaves_no_graph_behind(self, tmp_path):
-        """Before the first checkpoint a run is begun anew, with the data that are there then."""
-        write_ring(tmp_path / "ring", SHUFFLED)
-        RunFolder(tmp_path / "run").write_graph(RunGraph(synthetic(50, 3, 60, 5, 5)))
-        ring_trainer(tmp_path, tmp_path / "run").fit(resume=True)
-        assert RunFolder(tmp_path / "run").load_graph().entities.names == tuple(SHUFFLED)
-
 
 def content(folder):
     """Every file but the lock."""
     return {it.name: it.read_bytes() for it in folder.iterdir() if it.name != ".lock"}
-
-
-def test_the_result_says_which_graph_it_is_of(finished):
-    result = json.loads((finished / "run" / "result.json").read_text())
-    graph = RunGraph(kgfast.datasets.load(finished / "ring"))
-    assert result["graph"] == graph.fingerprint

@@ -4,15 +4,12 @@ import errno
 import os
 import signal
 import socket
-import threading
 
 import pytest
 
 from kgfast import locks
 from kgfast.locks import locked
-from kgfast.training import RunFolder
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
 from support.commands import run
 from support.forked import printed_by, start
 from support.serving import wait_for
@@ -73,26 +70,6 @@ def test_a_kill_leaves_no_lock(writer):
     assert (root / "run" / ".lock").read_text().startswith(f"process {process.pid} on host")
     assert ring_trainer(root, root / "run").fit(resume=True).steps == 12
     assert [row["step"] for row in read_rows(root / "run") if "loss" in row] == list(range(1, 13))
-
-
-def test_two_threads_of_one_process(tmp_path, monkeypatch):
-    write_ring(tmp_path / "ring")
-    begun, go_on, step = threading.Event(), threading.Event(), Run._step
-
-    def waiting(self, number):
-        begun.set()
-        assert go_on.wait(60)
-        return step(self, number)
-
-    monkeypatch.setattr(Run, "_step", waiting)
-    first = threading.Thread(target=ring_trainer(tmp_path, tmp_path / "run").fit)
-    first.start()
-    assert begun.wait(60)
-    with pytest.raises(ValueError, match=f"process {os.getpid()} on host"):
-        ring_trainer(tmp_path, tmp_path / "run").fit()
-    go_on.set()
-    first.join()
-    assert RunFolder(tmp_path / "run").read_result()["steps"] == 12
 
 
 @pytest.mark.parametrize("text", [b"", b"\x1b[2J\n", b"\xff" * 5000])

@@ -157,23 +157,14 @@ def test_known_triples_in_every_form(plain, tmp_path):
 REFUSED = [
     ({"entities": ENTITIES[1:]}, "entities must be 30 names, one for each row; got 29"),
     ({"relations": [*RELATIONS, "r9"]}, "relations must be 4 names, one for each row; got 5"),
-    ({"entities": [*ENTITIES[:7], "e3"]}, r"entities\[7\] = 'e3' is the name of row 3 already"),
+    ({"entities": [*ENTITIES[:7], "e3"]}, r"entities: names\[7\] = 'e3' is a duplicate"),
     ({"entities": ["a", "b\tc"]}, r"entities\[1\] = 'b\\tc' must have .* no tab and no line break"),
-    ({"relations": ["a\nb"]}, r"relations\[0\] = 'a\\nb' must have"),
-    ({"entities": ["a\r"]}, r"entities\[0\] = 'a\\r' must have"),
     ({"entities": ["a", ""]}, r"entities\[1\] = '' must have a character"),
-    ({"entities": ["a", 3]}, r"entities\[1\] = 3 must be text"),
+    ({"entities": ["a", 3]}, r"entities: names must be strings, got names\[1\] = 3"),
     ({"entities": "entities.txt"}, r"entities must be a list of names; got 'entities.txt'"),
     ({"known": [(0, 0, 1), (0, 0, N)]}, r"known: triples\[1\] = \(0, 0, 30\): tail 30 must be in"),
-    ({"known": [(0, R, 1)]}, r"known: triples\[0\] = \(0, 4, 1\): relation 4 must be in 0..3"),
-    ({"known": kgfast.KnownTriples([(0, 0, N)])}, r"known: entity 30 must be in 0..29"),
     ({"known": kgfast.KnownTriples([(0, R, 0)])}, r"known: relation 4 must be in 0..3"),
-    ({"known": torch.zeros(3, 2, dtype=torch.int64)}, r"known: triples must have shape \[T, 3\]"),
     ({"known": [("e0", "r0", "e1")]}, "known: triples must be integers, got names"),
-    (
-        {"entities": ENTITIES, "relations": RELATIONS, "known": [("e0", "r0", "x")]},
-        "known: unknown name 'x'",
-    ),
 ]
 
 
@@ -202,17 +193,6 @@ def test_a_folder_that_is_occupied_stays(plain, folder, tmp_path):
     (tmp_path / "empty").mkdir()
     kgfast.save(plain, tmp_path / "empty")
     assert sorted(it.name for it in tmp_path.iterdir()) == ["empty", "it"]
-
-
-def test_a_disk_that_is_full_leaves_nothing(plain, tmp_path, monkeypatch):
-    def full(self, folder):
-        (Path(folder).parent / "half").write_text("written")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(kgfast.KnownTriples, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        kgfast.save(plain, tmp_path / "it", known=TRIPLES)
-    assert list(tmp_path.iterdir()) == []
 
 
 class TestDamaged:

@@ -1,7 +1,5 @@
 """The trainer: it learns with every objective, in threads too, and leaves the process alone."""
 
-import threading
-
 import pytest
 import torch
 
@@ -155,23 +153,6 @@ def trained(seed: int) -> list[torch.Tensor]:
     return list(trainer.model.state_dict().values())
 
 
-def test_three_trainers_in_threads_equal_one_alone():
-    alone = {seed: trained(seed) for seed in (1, 2)}
-    found: dict[int, list[torch.Tensor]] = {}
-    seeds = {0: 1, 1: 2, 2: 1}
-
-    def run(place: int) -> None:
-        found[place] = trained(seeds[place])
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in seeds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for place, seed in seeds.items():
-        assert all(torch.equal(*pair) for pair in zip(found[place], alone[seed], strict=True))
-
-
 def test_a_run_neither_reads_nor_moves_the_generator_of_the_process():
     torch.manual_seed(0)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -180,14 +161,6 @@ def test_a_run_neither_reads_nor_moves_the_generator_of_the_process():
     assert torch.get_num_threads() == threads
     torch.manual_seed(1)
     assert all(torch.equal(*pair) for pair in zip(first, trained(1), strict=True))
-
-
-def test_afterwards_dropout_draws_from_the_generator_of_the_process():
-    trainer = trainer_of(**CONVE)
-    trainer.fit()
-    layers = [it for it in trainer.model.modules() if isinstance(it, Dropout)]
-    assert len(layers) == 3
-    assert all(layer.generator is None for layer in layers)
 
 
 @pytest.mark.parametrize("whole", [False, True])

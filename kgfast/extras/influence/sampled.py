@@ -23,7 +23,7 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
-from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, loss_of
+from kgfast.training import Batch, Negatives, Objective, asked_of, loss_of
 from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
@@ -56,7 +56,7 @@ class Replay:
         hrt = graph.splits["train"].cpu()
         self._num_triples = len(hrt)
         self._hrt, sides = asked_of(hrt, self._num_relations, self._has_inverses)
-        self._objective = NegativeSampling(self._config, self._hrt, self._num_entities, sides)
+        self._objective = Objective(self._config, self._hrt, self._num_entities, sides)
 
     def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
         """Return training examples with the negatives of the epoch that the checkpoint is in."""

@@ -37,17 +37,19 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     >>> find_config("wn18rr/rotate_fast").name
     'rotate_fast.yaml'
     """
-    path = Path(name)
-    try:
-        if path.is_file():
-            return path
-    except OSError:  # the name is longer than a file's name may be
-        pass
-    packaged = packaged_configs()
+    path, packaged = Path(name), packaged_configs()
     plain_name = path.as_posix().removeprefix("./").removeprefix("configs/").removesuffix(_SUFFIX)
+    if len(path.name) < 256 and path.is_file():
+        return path
     if plain_name in packaged:
         return packaged[plain_name]
-    raise FileNotFoundError(f"{said(name)}: no such config file{_instead(plain_name, packaged)}")
+    inside = [key for key in packaged if key.startswith(f"{plain_name}/")]
+    second = {key.partition("/")[2] for key in packaged}  # rotate_fst: of wn18rr/rotate_fast
+    hint = did_you_mean(plain_name, packaged) or did_you_mean(plain_name, sorted(second))
+    if inside or not hint:
+        folders = {key.partition("/")[0]: key for key in packaged}
+        hint = f"; the package has {', '.join(inside or folders.values())}"
+    raise FileNotFoundError(f"{said(name)}: no such config file, nor one of the package{hint}")
 
 
 def packaged_configs() -> dict[str, Path]:
@@ -59,19 +61,6 @@ def packaged_configs() -> dict[str, Path]:
     root = Path(str(resources.files("kgfast.configs")))
     files = sorted(root.glob(f"*/*{_SUFFIX}"))
     return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
-
-
-def _instead(plain_name: str, packaged: Mapping[str, Path]) -> str:
-    inside = [name for name in packaged if name.startswith(f"{plain_name}/")]
-    if inside:
-        return f", but the package has {', '.join(inside)}"
-    # rotate_fst stands for wn18rr/rotate_fast
-    second = {name.partition("/")[2] for name in packaged}
-    similar = did_you_mean(plain_name, packaged) or did_you_mean(plain_name, sorted(second))
-    if similar:
-        return f", nor one of the package{similar}"
-    folders = {name.partition("/")[0]: name for name in packaged}
-    return f", nor one of the package, such as {', '.join(folders.values())}"
 
 
 def said(name: str | os.PathLike[str]) -> str:

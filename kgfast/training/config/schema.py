@@ -61,6 +61,8 @@ _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("optim.betas", "optim.name", ("adam", "row_adam")),
     ("optim.eps", "optim.name", ("adam", "row_adam", "adagrad", "row_adagrad")),
+    ("distributed.tables", "train.mode", ("negative",)),
+    ("distributed.tables", "model.name", tuple(name for name in MODELS if name != "cp")),
     ("train.table_folder", "model.name", MODELS),
     ("train.table_folder", "train.mode", ("negative",)),
     ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
@@ -233,6 +235,11 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"model.use_rscf: train.mode {train.mode} scores all entities, for which filtered "
             "relations have no loss; set model.rscf_relation_transform=false"
         )
+    if config.distributed.tables == "sharded":
+        if med is not None and med.crop == "split":
+            yield "distributed.tables: shards cannot rank parts of rows, as med.crop split does"
+        if config.filters_relations:
+            yield "distributed.tables: shards need model.rscf_relation_transform=false"
     if med is not None:
         if med.dims != sorted(set(med.dims)):
             yield f"med.dims: must increase; got {med.dims}"

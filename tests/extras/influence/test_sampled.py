@@ -11,7 +11,7 @@ from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import ExampleQueries, Examples
 from kgfast.extras.influence.sampled import Replay
 from kgfast.training.data import asked_of
-from kgfast.training.objective import MODES
+from kgfast.training.objective import Objective
 from support.influences import assert_close, flat
 from support.small_runs import trainer_of
 
@@ -192,7 +192,7 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     checkpoint = stages.checkpoints[0]
     origin, model = checkpoint.origin, checkpoint.open().requires_grad_(True)
     hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
-    objective = MODES["negative"](origin.config, hrt, GRAPH.num_entities, sides)
+    objective = Objective(origin.config, hrt, GRAPH.num_entities, sides)
     of_example = {}
     for ids, drawn in drawn_again(checkpoint):
         rows = gradients_of(model, drawn, stages.loss, "all")
