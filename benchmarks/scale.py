@@ -135,7 +135,7 @@ def sampled(options: Options) -> Iterator[Row]:
     lists = torch.randint(step, (queries, count), generator=generator)
     lists += step * torch.arange(count)
     for contender, given in (("sampled", lists), ("full", None)):
-        table.give_back(0, len(table))
+        runs.forget(path)
 
         def work(given: Any = given) -> kgfast.Ranks:
             return runs.rank(planted, table, candidate_ids=given)

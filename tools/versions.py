@@ -31,7 +31,7 @@ HOME = ROOT / "build" / "versions"
 FILE = RESULTS / "versions.json"
 TUTORIAL = ROOT / "docs" / "tutorials" / "train_and_publish.md"
 NAMES = ("lowest", "locked", "newest")
-EXTRAS = ("frames", "data", "report", "hdf5", "search", "serve")  # for users
+EXTRAS = ("frames", "data", "report", "search", "serve")  # for users
 TOOLS = ("triton", "pykeen", "pytest")  # the tests' own, whose versions are written too
 TESTS = {
     "tests/ops": ["tests/ops"],

@@ -117,7 +117,7 @@ class Call:
             if self._folder is not None and job.sides != ("relation",):
                 call, size = self._fingerprint(job), self._size(job, job.sections[0])
                 path = stack.enter_context(using(self._folder))
-                kept = Partial(path, call, size, self._table, one_file=job.grows)
+                kept = Partial(path, call, size, one_file=job.grows)
                 self._per_pass = kept.per_pass
             if is_shown and getattr(self.steps, "rank", 0) == 0:
                 count = job.num_queries * len(job.sections)
@@ -147,7 +147,7 @@ class Call:
         rows = max(1, min(most, self._limit // 4 // row_bytes, max(1, count)))
         self._per_pass = max(1, (self._limit - rows * row_bytes) // query_bytes)
         self._pairs = max(1, self._limit // 4 // (_PAIR_BYTES + row_bytes))
-        self.reader = RowReader(table, 0, count, rows, count * stored > self._limit)
+        self.reader = RowReader(table, 0, count, rows)
 
     def _join(self, job: Job) -> None:
         """Agree with the other processes on a job and on the share of each."""
@@ -189,7 +189,7 @@ class Call:
         if table is not None and self.reader is not None:
             ids = torch.arange(_SAMPLE, dtype=torch.int64, device=CPU) * len(table) // _SAMPLE
             digest.add(table.shape, table.dtype, table.facts, table.rows(ids) if len(table) else 0)
-            if not table.tells:
+            if not table.facts:
                 with self.reader.blocks(0, lambda start, stop: True) as blocks:
                     digest.add_each(block.rows for block in blocks)
         return digest.text()

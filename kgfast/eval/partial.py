@@ -17,7 +17,6 @@ from torch import Tensor
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
 from kgfast.storage import Fingerprint, check_room
-from kgfast.tables import Rows
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
 
@@ -35,11 +34,8 @@ class Partial:
     comes from the call that made the folder. With ``one_file`` the last pass has all results.
     """
 
-    def __init__(
-        self, folder: Path, call: str, per_pass: int, table: Rows | None, *, one_file: bool
-    ) -> None:
+    def __init__(self, folder: Path, call: str, per_pass: int, *, one_file: bool) -> None:
         self.folder, self.number, self._call, self._one_file = folder, -1, call, one_file
-        self._table, self._facts = table, None if table is None else table.facts
         names = {path.name for path in folder.iterdir()}
         for name in filter(_LEFT.fullmatch, names):
             (folder / name).unlink(missing_ok=True)
@@ -71,11 +67,6 @@ class Partial:
         """Save the results of the pass up to a row; on a full disk, the earlier file stays."""
         from safetensors.torch import save_file
 
-        if self._table is not None and self._table.facts != self._facts:
-            raise ValueError(
-                f"partial: the entity table, {self._table!r}, was written to while this call read "
-                f"it; choose another folder than {self.folder}, or delete that folder"
-            )
         values = [value.contiguous() for result in results for value in result.state]
         needed = sum(value.nbytes for value in values) + (1 << 12)
         check_room(self.folder, needed, f"partial: {self.folder} needs")

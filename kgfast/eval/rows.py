@@ -37,8 +37,8 @@ def entity_table(model: Any) -> Rows | None:
     if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
         raise ValueError(
             f"entities are {held!r}: several processes rank their shards within "
-            "kgfast.distributed.processes(), and kgfast.tables.open([...]) makes one table of the "
-            "shards of one process"
+            "kgfast.distributed.processes(), and kgfast.tables.open([shard.held, ...]) makes one "
+            "table of the shards of one process"
         )
     return as_rows(held)
 
@@ -65,16 +65,12 @@ def own_reader(model: Any) -> "RowReader":
 
 @dataclass(frozen=True)
 class RowReader:
-    """Rows ``start .. stop - 1`` of a table of entities, in blocks of ``block_rows``.
-
-    ``gives_back`` lets the system forget pages that were read.
-    """
+    """Rows ``start .. stop - 1`` of a table of entities, in blocks of ``block_rows``."""
 
     table: Rows
     start: int
     stop: int
     block_rows: int
-    gives_back: bool = False
 
     @classmethod
     def of(cls, table: Rows, start: int, stop: int) -> "RowReader":
@@ -106,7 +102,7 @@ class RowReader:
         starts = range(max(first, self.start), self.stop, self.block_rows)
         ranges = [(start, min(start + self.block_rows, self.stop)) for start in starts]
         ranges = [span for span in ranges if is_needed(*span)]
-        return prefetched(self.table, ranges, gives_back=self.gives_back)
+        return prefetched(self.table, ranges)
 
     @cached_property
     def _block(self) -> RowBlock:

@@ -1,7 +1,7 @@
 """Tables of rows that may be larger than memory: in files, in shards, or in this process."""
 
-from kgfast.tables.opening import open_table as open
-from kgfast.tables.protocol import Rows, Table, WritableTable, as_rows, is_table
+from kgfast.tables.files import open_table as open
+from kgfast.tables.protocol import Rows, Table, as_rows, is_table
 from kgfast.tables.shard import Shard, Shards
 from kgfast.tables.views import UnitRows
 
@@ -11,7 +11,6 @@ __all__ = [
     "Shards",
     "Table",
     "UnitRows",
-    "WritableTable",
     "as_rows",
     "is_table",
     "open",

@@ -1,7 +1,6 @@
 """Protocol of tables that are read by block or id, never at once; tensors as tables."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -43,15 +42,6 @@ class Table(Protocol):
         ...
 
 
-@runtime_checkable
-class WritableTable(Table, Protocol):
-    """Table with rows that can be replaced, for row-wise optimizers."""
-
-    def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write ``rows [B, G]``, of the table's dtype, at distinct int64 ``ids [B]``."""
-        ...
-
-
 class Rows(ABC):
     """Base of this package's tables, with the attributes of a tensor that models read.
 
@@ -78,19 +68,19 @@ class Rows(ABC):
         return self.shape[1] * self.dtype.itemsize
 
     @abstractmethod
-    def block(self, start: int, stop: int) -> Tensor:
-        """Return rows as :meth:`Table.block` does."""
-
-    @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows as :meth:`Table.rows` does."""
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Return rows as :meth:`Table.block` does; a subclass has this method or `read_into`."""
+        checked_range(start, stop, len(self))
+        out = self._empty(stop - start)
+        self.read_into(start, out)
+        return out
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on."""
         out.copy_(self.block(start, start + len(out)))
-
-    def give_back(self, start: int, stop: int) -> None:  # noqa: B027
-        """Let the system forget the pages of a range of rows, if the table lies in files."""
 
     def where(self, row: int) -> str:
         """Return the place of a row, for errors."""
@@ -100,11 +90,6 @@ class Rows(ABC):
     def facts(self) -> tuple[object, ...]:
         """Return facts that change when rows in files change; nothing for other tables."""
         return ()
-
-    @property
-    def tells(self) -> bool:
-        """Return whether a change of rows always changes ``facts``, as for files."""
-        return bool(self.facts)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -118,25 +103,8 @@ class Rows(ABC):
         """Return the words before the sizes in ``repr``."""
         return ""
 
-
-class TableView(Rows):
-    """Base of tables whose rows come from the rows of ``table``, one from one."""
-
-    table: Rows
-
-    @property
-    def facts(self) -> tuple[object, ...]:
-        return self.table.facts
-
-    @property
-    def tells(self) -> bool:
-        return self.table.tells
-
-    def give_back(self, start: int, stop: int) -> None:
-        self.table.give_back(start, stop)
-
-    def where(self, row: int) -> str:
-        return self.table.where(row)
+    def _empty(self, count: int) -> Tensor:
+        return torch.empty((count, self.shape[1]), dtype=self.dtype, device=self.device)
 
 
 class Given(Rows):
@@ -197,11 +165,6 @@ class TensorTable(Rows):
         """Return the rows of ids ``[B]``."""
         return self.values[checked_row_ids(ids, 0, len(self)).to(self.device)]
 
-    def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows."""
-        ids = checked_update(ids, rows, self, 0, len(self))
-        self.values.index_copy_(0, ids.to(self.device), rows.detach().to(self.device))
-
 
 def as_rows(table: Table) -> Rows:
     """Return a table with the attributes that models read: the table, or :class:`Given`."""
@@ -211,14 +174,6 @@ def as_rows(table: Table) -> Rows:
 def is_table(value: object) -> TypeGuard[Table]:
     """Return whether a value is a :class:`Table` and not a tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
-
-
-def update_of(table: Rows) -> Callable[[Tensor, Tensor], None]:
-    """Return the method that writes rows, or raise a TypeError that names the table."""
-    update: Callable[[Tensor, Tensor], None] | None = getattr(table, "update", None)
-    if update is None:
-        raise TypeError(f"{table!r} cannot be written to")
-    return update
 
 
 def device_of(table: Any) -> torch.device:
@@ -242,18 +197,4 @@ def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
         row = int(outside[0])
         stored = f"{first} .. {last - 1}" if first < last else "no rows at all"
         raise IndexError(f"ids[{row}] must be among the stored rows, {stored}; got {int(ids[row])}")
-    return ids
-
-
-def checked_update(ids: Tensor, rows: Tensor, table: Table, first: int, last: int) -> Tensor:
-    """Return the ids of an update on the CPU, if ids and rows fit the table."""
-    ids = checked_row_ids(ids, first, last)
-    if rows.dtype != table.dtype:
-        raise TypeError(f"rows must be {table.dtype}, as the table is; got {rows.dtype}")
-    if rows.shape != (len(ids), table.shape[1]):
-        raise ValueError(
-            f"rows must have shape {[len(ids), table.shape[1]]}; got {list(rows.shape)}"
-        )
-    if len(ids.unique()) != len(ids):
-        raise ValueError("ids of an update must not repeat, since each id has one row")
     return ids

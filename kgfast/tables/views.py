@@ -4,30 +4,31 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
-from kgfast.tables.protocol import Rows, TableView, update_of
+from kgfast.tables.protocol import Rows
 
 _PIECE = {"cpu": 1 << 14}  # numbers divided at once: on a CPU too few for several threads
 _PIECE_ELSEWHERE = 1 << 22
 
 
-class UnitRows(TableView):
+class UnitRows(Rows):
     """Rows of a table divided by Euclidean lengths, in float64.
 
-    The bits of a row do not depend on the other rows of a read.
+    The bits of a row do not depend on the other rows of a read. A ValueError names a row of zeros.
     """
 
     def __init__(self, table: Rows) -> None:
         self.table, self.device = table, table.device
         self.shape, self.dtype = table.shape, torch.float64
 
-    def block(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start .. stop - 1``; a ValueError names a row of zeros."""
-        out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device=self.device)
-        self.read_into(start, out)
-        return out
+    @property
+    def facts(self) -> tuple[object, ...]:
+        return self.table.facts
+
+    def where(self, row: int) -> str:
+        return self.table.where(row)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids ``[B]``; a ValueError names a row of zeros."""
+        """Return the rows of ids ``[B]``."""
         return self._divided(self.table.rows(ids), ids)
 
     def read_into(self, start: int, out: Tensor) -> None:
@@ -63,7 +64,7 @@ def numbered(device: torch.device | str) -> torch.device:
     return torch.empty(0, dtype=torch.uint8, device=device).device
 
 
-class OnDevice(TableView):
+class OnDevice(Rows):
     """Table on the CPU that returns rows on another device."""
 
     def __init__(self, table: Rows, device: torch.device | str) -> None:
@@ -72,6 +73,13 @@ class OnDevice(TableView):
         self.table, self.device = table, numbered(device)
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        return self.table.facts
+
+    def where(self, row: int) -> str:
+        return self.table.where(row)
+
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1``."""
         return self.table.block(start, stop).to(self.device)
@@ -79,10 +87,6 @@ class OnDevice(TableView):
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows of ids ``[B]``."""
         return self.table.rows(ids).to(self.device)
-
-    def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows, if the table can be written to."""
-        update_of(self.table)(ids, rows)
 
     def _held(self) -> str:
         return f"on {self.device}: "

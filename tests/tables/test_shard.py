@@ -1,9 +1,11 @@
+"""Rows of a larger table, and several tables as one."""
+
 import numpy as np
 import pytest
 import torch
 
 import kgfast
-from kgfast.tables import Shard, Table, WritableTable, is_table
+from kgfast.tables import Shard, Table, is_table
 
 
 def rows(count=4, width=3, dtype=torch.float32):
@@ -14,22 +16,14 @@ def test_a_shard_has_the_shape_of_the_whole_table_and_the_rows_it_holds():
     shard = Shard(rows(), start=5, total_rows=20)
     assert is_table(shard)
     assert isinstance(shard, Table)
-    assert isinstance(shard, WritableTable)
     assert (shard.shape, shard.dtype, len(shard)) == ((20, 3), torch.float32, 20)
     assert (shard.start, shard.stop, shard.device) == (5, 9, torch.device("cpu"))
     assert torch.equal(shard.block(6, 9), rows()[1:])
     assert torch.equal(shard.rows(torch.tensor([8, 5, 8])), rows()[[3, 0, 3]])
     assert shard.block(0, 0).shape == (0, 3)
     assert repr(shard) == "Shard(5 .. 8 of 20 rows, 3 columns, float32)"
-
-
-def test_a_shard_of_a_shard_and_one_without_rows():
-    inner = Shard(rows(), start=1, total_rows=6)
-    with pytest.raises(IndexError, match=r"block\(0, 7\) must lie within 0 .. 6 rows"):
-        inner.block(0, 7)
     outer = Shard(Shard(rows(), start=0, total_rows=4), start=2, total_rows=6)
     assert torch.equal(outer.rows(torch.tensor([2, 5])), rows()[[0, 3]])
-    assert torch.equal(outer.block(3, 5), rows()[1:3])
     empty = Shard(rows(0), start=6, total_rows=6)
     assert empty.block(2, 2).shape == (0, 3)
     with pytest.raises(IndexError, match="no rows at all; got 3"):
@@ -42,24 +36,12 @@ def test_a_shard_of_a_file_is_read_as_the_file(tmp_path):
     shard = Shard(held, start=5, total_rows=20)
     out = torch.zeros(2, 3)
     shard.read_into(6, out)
-    shard.give_back(5, 9)
     shard.read_into(0, out[:0])
     assert torch.equal(out, rows()[1:3])
-    assert shard.facts == (5, 9, held.facts)
+    assert shard.facts == (5, 9, *held.facts)
     assert shard.where(7).endswith("e.npy: row 2 (row 7 of all 20)")
     with pytest.raises(IndexError, match=r"rows 8 \.\. 9 are not all in this shard"):
         shard.read_into(8, out)
-
-
-def test_rows_of_a_shard_can_be_replaced():
-    held = rows()
-    shard = Shard(held, start=5, total_rows=20)
-    shard.update(torch.tensor([8, 5]), torch.full((2, 3), 7.0))
-    assert held[[0, 3]].eq(7).all()
-    assert torch.equal(held[1:3], rows()[1:3])
-    outer = Shard(Shard(held, start=0, total_rows=4), start=0, total_rows=4)
-    outer.update(torch.tensor([1]), torch.zeros(1, 3))
-    assert held[1].eq(0).all()
 
 
 @pytest.mark.parametrize(
@@ -68,13 +50,12 @@ def test_rows_of_a_shard_can_be_replaced():
         (lambda: Shard([[1.0]], total_rows=1), TypeError, "rows must be a tensor or a Table"),
         (lambda: Shard(torch.ones(3), total_rows=3), ValueError, "two axes"),
         (lambda: Shard(rows(dtype=torch.int64), total_rows=4), TypeError, "floating point"),
-        (lambda: Shard(rows(), start=True, total_rows=4), TypeError, "start must be an int"),
         (lambda: Shard(rows(), total_rows=4.0), TypeError, "total_rows must be an int"),
         (lambda: Shard(rows(), start=1, total_rows=4), ValueError, r"rows 1 \.\. 4 must lie"),
         (lambda: Shard(rows(), start=-1, total_rows=4), ValueError, r"rows -1 \.\. 2 must lie"),
     ],
 )
-def test_what_is_no_shard(call, error, words):
+def test_bad_shards_are_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
 
@@ -82,41 +63,31 @@ def test_what_is_no_shard(call, error, words):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
+        (lambda shard: shard.block(1, 3), IndexError, r"rows 1 \.\. 2 are not all in this shard"),
+        (lambda shard: shard.block(5, 7), IndexError, "not all in this shard"),
+        (lambda shard: shard.block(0, 10), IndexError, r"must lie within 0 \.\. 9 rows"),
         (
-            lambda it: it.block(1, 3),
-            IndexError,
-            r"rows 1 \.\. 2 are not all in this shard.* 2 \.\. 5",
-        ),
-        (lambda it: it.block(5, 7), IndexError, "not all in this shard"),
-        (
-            lambda it: it.rows(torch.tensor([2, 6])),
+            lambda shard: shard.rows(torch.tensor([2, 6])),
             IndexError,
             r"ids\[1\] must be .*2 \.\. 5; got 6",
         ),
-        (lambda it: it.rows(torch.tensor([2.0])), TypeError, "int64"),
-        (lambda it: it.update(torch.tensor([2, 2]), rows(2)), ValueError, "not repeat"),
-        (lambda it: it.update(torch.tensor([2]), rows(2)), ValueError, r"shape \[1, 3\]; got \[2"),
-        (lambda it: it.update(torch.tensor([2]), rows(1).double()), TypeError, "torch.float32"),
+        (lambda shard: shard.rows(torch.tensor([2.0])), TypeError, "int64"),
     ],
 )
-def test_what_a_shard_does_not_serve(call, error, words):
+def test_rows_outside_a_shard_are_refused(call, error, words):
     with pytest.raises(error, match=words):
         call(Shard(rows(), start=2, total_rows=9))
 
 
-def test_a_shard_of_what_cannot_be_written_to_says_so():
-    class Fixed:
-        shape, dtype = (4, 3), torch.float32
-
-        def block(self, start, stop):
-            return rows()[start:stop]
-
-        def rows(self, ids):
-            return rows()[ids]
-
-    shard = Shard(Fixed(), total_rows=4)
-    assert torch.equal(shard.rows(torch.tensor([2])), rows()[[2]])
-    with pytest.raises(
-        TypeError, match=r"Given.Fixed: 4 rows, 3 columns, float32. cannot be written to"
-    ):
-        shard.update(torch.tensor([2]), torch.zeros(1, 3))
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([], "at least one"),
+        ([rows(), rows(width=4)], r"tables\[1\] = .* must be as tables\[0\] = .*columns 4 is not"),
+        ([rows(), rows(dtype=torch.float16)], r"dtype torch.float16 is not torch.float32"),
+        ([rows(), Shard(rows(), start=4, total_rows=8)], r"tables\[1\] is a Shard: give its rows"),
+    ],
+)
+def test_lists_that_make_no_table_are_refused(tables, words):
+    with pytest.raises(ValueError, match=words):
+        kgfast.tables.open(tables)
