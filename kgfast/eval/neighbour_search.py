@@ -159,5 +159,5 @@ def _entity_table(model: Any) -> Tensor | Rows:
             raise TypeError("model must have a table of entities: a BlockScorer has none")
         with evaluating(model), torch.no_grad():
             held = candidates_at(model, "tail", None).table
-    found: Tensor = held_table("entity", held, takes_complex=True)
+    found: Tensor = held_table("entity", held)
     return found.detach()

@@ -23,11 +23,6 @@ def as_integers(name: str, values: object) -> Tensor:
 
     An int64 tensor or array is not copied. Raises TypeError for values that are not integers, and
     ValueError for rows of unequal length and for ids beyond 2**63 - 1.
-
-    Examples
-    --------
-    >>> as_integers("heads", range(3))
-    tensor([0, 1, 2])
     """
     if isinstance(values, Tensor):
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -54,13 +49,7 @@ def as_integers(name: str, values: object) -> Tensor:
 
 
 def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
-    """Return columns of ids, int64 ``[T]`` each, by argument names for errors.
-
-    Examples
-    --------
-    >>> as_columns({"head": [0, 1], "tail": range(2)})
-    [tensor([0, 1]), tensor([0, 1])]
-    """
+    """Return columns of ids, int64 ``[T]`` each, by argument names for errors."""
     found: list[Tensor] = []
     for name, values in columns.items():
         if values is None:

@@ -149,18 +149,7 @@ class KnownTriples:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index as a new folder that :meth:`open` reads, whole or not at all.
 
-        Raises
-        ------
-        ValueError
-            If the folder is there already.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     KnownTriples([(0, 0, 1)]).save(f"{folder}/known")
-        ...     KnownTriples.open(f"{folder}/known")
-        KnownTriples(1 triples, 1 (h, r) pairs, 1 (r, t) pairs)
+        A ValueError if the folder is there already.
         """
         indices = {"tail": self._tails, "head": self._heads}
         if self._folder is None or self._relations is not None:
@@ -177,14 +166,7 @@ class KnownTriples:
     def checksum(self) -> str:
         """Return the checksum of the triples: equal for equal triples, in memory or in a folder.
 
-        A folder stores the checksum. For triples in memory, the checksum is computed at the first
-        use, some of the values at a time.
-
-        Examples
-        --------
-        >>> one = KnownTriples([(0, 0, 1), (2, 0, 1)])
-        >>> one.checksum == KnownTriples([(2, 0, 1), (0, 0, 1), (0, 0, 1)]).checksum
-        True
+        A folder stores the checksum; in memory, the first use computes it.
         """
         if self._checksum is None:
             self._checksum = checksum_of(self._tails)
@@ -235,17 +217,9 @@ class KnownTriples:
 
         Raises
         ------
-        TypeError
-            If anchors or relations are not integers.
-        ValueError
-            If side is none of these, if anchors and relations do not have one shape `[B]`, or if
-            both num_answers and within are given.
-
-        Examples
-        --------
-        >>> known = KnownTriples([(0, 0, 1), (2, 0, 1)])
-        >>> known.exclude(torch.tensor([1]), torch.tensor([0]), "head")
-        (tensor([0, 2]), tensor([0, 2]))
+        TypeError, ValueError
+            If anchors or relations are not integers of one shape `[B]`, if side is none of these,
+            or if both num_answers and within are given.
         """
         index = self._index(side)
         starts, ends = index.slices(anchors, relations)
@@ -269,30 +243,12 @@ class KnownTriples:
         return indptr.to(anchors.device), ids.to(anchors.device, torch.int64)
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the number of known answers of each query, int64 `[B]`; arguments as `exclude`.
-
-        Examples
-        --------
-        >>> known = KnownTriples([(0, 0, 1), (0, 0, 2)])
-        >>> known.counts(torch.tensor([0, 1]), torch.tensor([0, 0]), "tail")
-        tensor([2, 0])
-        """
+        """Return the number of known answers of each query, int64 `[B]`; arguments as `exclude`."""
         starts, ends = self._index(side).slices(anchors, relations)
         return (ends - starts).to(anchors.device)
 
     def contains(self, triples: TriplesLike) -> Tensor:
-        """Return whether each triple is known, bool `[T]`, on the triples' device.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `as_triples_tensor`.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1)]).contains([(0, 0, 1), (1, 0, 0)])
-        tensor([ True, False])
-        """
+        """Return whether each triple is known, bool `[T]`; errors as `as_triples_tensor`."""
         hrt = as_triples_tensor(triples)
         starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1])
         ids = hrt[:, 2].to(starts.device)
@@ -302,46 +258,25 @@ class KnownTriples:
         return is_known.to(hrt.device)
 
     def relation_cardinalities(self) -> dict[int, Cardinality]:
-        """Return the mapping class of each relation that occurs.
+        """Return the mapping class of each relation that occurs, such as "1-N".
 
         A relation with under 1.5 heads per (r, t) on average is "1-", else "N-". A relation with
         under 1.5 tails per (h, r) is "-1", else "-N" (Bordes et al. 2013, section 4.3).
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1), (0, 0, 2), (0, 1, 1)]).relation_cardinalities()
-        {0: '1-N', 1: '1-1'}
         """
         triples, pairs_hr = self._tails.per_relation()
         _, pairs_rt = self._heads.per_relation()
-        found: dict[int, Cardinality] = {}
-        for relation, count in enumerate(triples.tolist()):
-            if count:
-                many_heads = count >= 1.5 * int(pairs_rt[relation])
-                if count >= 1.5 * int(pairs_hr[relation]):
-                    found[relation] = "N-N" if many_heads else "1-N"
-                else:
-                    found[relation] = "N-1" if many_heads else "1-1"
-        return found
+        heads = (triples >= 1.5 * pairs_rt).tolist()
+        tails = (triples >= 1.5 * pairs_hr).tolist()
+        kinds: tuple[tuple[Cardinality, Cardinality], ...] = (("1-1", "1-N"), ("N-1", "N-N"))
+        occurring = triples.nonzero()[:, 0].tolist()
+        return {relation: kinds[heads[relation]][tails[relation]] for relation in occurring}
 
     def entity_frequency(self) -> Tensor:
-        """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1), (0, 0, 3)]).entity_frequency()
-        tensor([2, 1, 0, 1])
-        """
+        """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`."""
         return self._tails.per_anchor() + self._heads.per_anchor()
 
     def relation_frequency(self) -> Tensor:
-        """Return the number of triples of each relation, int64 `[largest relation + 1]`.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1), (0, 2, 3)]).relation_frequency()
-        tensor([1, 0, 1])
-        """
+        """Return the number of triples of each relation, int64 `[largest relation + 1]`."""
         return self._tails.per_relation()[0]
 
     def to(self, device: torch.device | str) -> "KnownTriples":

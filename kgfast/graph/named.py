@@ -34,11 +34,6 @@ def names_of(vocabulary: VocabularyLike | None) -> Names:
     """Return the names of entities and relations, of a pair or of anything that has both.
 
     Raises TypeError for anything else, and ValueError if a list repeats a name.
-
-    Examples
-    --------
-    >>> names_of((["ann"], None))
-    (Vocabulary(1 names: 'ann'), None)
     """
     if vocabulary is None:
         return None, None
@@ -69,13 +64,6 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
     Labels are those of `Triples`, and of PyKEEN's triples factories (`entity_to_id`,
     `relation_to_id`). Raises TypeError for names without a vocabulary, and ValueError for an
     unknown name, and for labels that differ from the vocabulary's.
-
-    Examples
-    --------
-    >>> people = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
-    >>> ids, _ = with_names([("bob", "knows", "ann")], people)
-    >>> ids.hrt.tolist()
-    [[1, 0, 0]]
     """
     entities, relations = names_of(vocabulary)
     if _holds_names(triples):
@@ -115,23 +103,15 @@ def id_sets(
 
 def _sets(triples: Iterable[Any]) -> Iterator[Any]:
     for part in triples:
-        if isinstance(part, set | frozenset):
-            yield list(part)
-        elif isinstance(part, list | tuple) and any(_is_set(element) for element in part):
+        part = list(part) if isinstance(part, set | frozenset) else part
+        first = part[0] if isinstance(part, list | tuple) and part else None
+        is_set = isinstance(first, Triples | set) or hasattr(first, "mapped_triples")
+        if isinstance(first, list | tuple):
+            is_set = len(first) > 0 and not isinstance(first[0], int | str | np.integer)
+        if is_set or getattr(first, "ndim", 0) == 2:
             yield from _sets(part)
         else:
             yield part
-
-
-def _is_set(value: Any) -> bool:
-    """Return whether a value is a set of triples, not one triple."""
-    if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
-        return True
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim == 2
-    return isinstance(value, list | tuple) and any(
-        isinstance(element, list | tuple) or getattr(element, "ndim", 0) == 1 for element in value
-    )
 
 
 def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> None:
@@ -155,11 +135,6 @@ def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
     """Return ids of at most one axis, given as ids or as names.
 
     Raises TypeError for names without a vocabulary, and ValueError for an unknown name.
-
-    Examples
-    --------
-    >>> ids_or_names("heads", "bob", Vocabulary(["ann", "bob"]))
-    tensor(1)
     """
     if names is None or not _is_text(values):
         return as_integers(name, values)

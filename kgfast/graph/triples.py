@@ -53,22 +53,15 @@ class Vocabulary:
                 raise TypeError(f"names must be strings, got names[{i}] = {shown(name)}")
         self._ids = dict(zip(self._names, range(len(self._names)), strict=True))
         if len(self._ids) != len(self._names):
-            seen: set[str] = set()
-            for i, name in enumerate(self._names):
-                if name in seen:
-                    raise ValueError(
-                        f"names[{i}] = {shown(name)} is a duplicate of an earlier name"
-                    )
-                seen.add(name)
+            # `_ids` has the last place of each name
+            i = next(i for i, name in enumerate(self._names) if self._ids[name] != i)
+            raise ValueError(
+                f"names[{self._ids[self._names[i]]}] = {shown(self._names[i])} is a duplicate of "
+                "an earlier name"
+            )
 
     def labelled(self, labels: Mapping[str, str]) -> "Vocabulary":
-        """Return a vocabulary of these names with labels; names that ``labels`` lacks have none.
-
-        Examples
-        --------
-        >>> Vocabulary(["Q146", "Q144"]).labelled({"Q146": "cat"}).text(0)
-        'Q146 (cat)'
-        """
+        """Return a vocabulary of these names with labels; names that ``labels`` lacks have none."""
         other = Vocabulary.__new__(Vocabulary)
         other._names, other._ids, other.labels = self._names, self._ids, labels
         return other
@@ -85,35 +78,13 @@ class Vocabulary:
         return self._names
 
     def name(self, id: int) -> str:
-        """Return the name of an id.
-
-        Raises
-        ------
-        ValueError
-            If the id is outside 0..len-1.
-
-        Examples
-        --------
-        >>> Vocabulary(["cat", "dog"]).name(1)
-        'dog'
-        """
+        """Return the name of an id; a ValueError for an id outside 0..len-1."""
         if not 0 <= id < len(self._names):
             raise ValueError(f"id {id} is outside 0..{len(self._names) - 1}")
         return self._names[id]
 
     def ids(self, names: Iterable[str]) -> Tensor:
-        """Return the ids of names, int64 `[n]`.
-
-        Raises
-        ------
-        ValueError
-            If a name is unknown; the message suggests the nearest known names.
-
-        Examples
-        --------
-        >>> Vocabulary(["cat", "dog"]).ids(["dog", "dog", "cat"])
-        tensor([1, 1, 0])
-        """
+        """Return the ids of names, int64 `[n]`; a ValueError suggests the nearest known names."""
         names = list(names)
         try:
             ids = list(map(self._ids.__getitem__, names))
@@ -122,18 +93,7 @@ class Vocabulary:
         return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
     def names_of(self, ids: Tensor | Sequence[int]) -> list[str]:
-        """Return the names of ids, an integer tensor or a sequence of integers.
-
-        Raises
-        ------
-        ValueError
-            If an id is outside 0..len-1.
-
-        Examples
-        --------
-        >>> Vocabulary(["cat", "dog"]).names_of([1, 0])
-        ['dog', 'cat']
-        """
+        """Return the names of ids, an integer tensor or a sequence; errors as :meth:`name`."""
         return [self.name(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
 
     def __getitem__(self, name: str) -> int:
@@ -230,12 +190,6 @@ class Triples:
         ------
         ValueError
             If a row does not hold three names, or a name is unknown.
-
-        Examples
-        --------
-        >>> animals, relations = Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])
-        >>> Triples.from_names([("cat", "eats", "mouse")], animals, relations).hrt
-        tensor([[0, 0, 1]])
         """
         rows = list(triples)
         for i, row in enumerate(rows):
@@ -336,17 +290,8 @@ def as_triples_tensor(
 
     Raises
     ------
-    TypeError
-        If the dtype is not an integer dtype.
-    ValueError
-        If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
-        first offending row and the allowed range.
-
-    Examples
-    --------
-    >>> as_triples_tensor([(0, 0, 1), (2, 0, 1)])
-    tensor([[0, 0, 1],
-            [2, 0, 1]])
+    TypeError, ValueError
+        As :class:`Triples`.
     """
     rows = triples.hrt if isinstance(triples, Triples) else triples
     hrt = as_integers("triples", getattr(rows, "mapped_triples", rows))

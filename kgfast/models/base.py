@@ -5,18 +5,14 @@ attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` i
 """
 
 import copy
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from types import FunctionType
-from typing import Any, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrize
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
@@ -31,7 +27,6 @@ SIDES: tuple[Side, Side] = ("head", "tail")  # sides of entities: the default of
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
 Shapes = tuple[tuple[int, int], tuple[int, int]]
-_AnyModel = TypeVar("_AnyModel", bound=nn.Module)
 
 # Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
 # below the size at which torch starts threads. Barriers of threads cost more than the work, and far
@@ -96,9 +91,8 @@ class RankableModel(Protocol):
 class Model(nn.Module, ABC):
     """Base of the models, which holds the given tensors without copying.
 
-    A tensor that requires a gradient and is no parameter, such as an encoder's output, stays in the
-    graph of the encoder. The model holds such a tensor as a buffer that a state dict leaves out
-    (docs/how-to/encoders.md). All other tensors become parameters.
+    A tensor that requires a gradient and is no parameter, such as an encoder's output, becomes a
+    buffer that a state dict leaves out (docs/how-to/encoders.md). Other tensors become parameters.
 
     Subclasses set :attr:`score` and implement ``_queries``. Unless overridden, :meth:`candidates`
     is the entity table on both sides.
@@ -106,11 +100,10 @@ class Model(nn.Module, ABC):
     Parameters
     ----------
     entity : Tensor, array or Table
-        ``[N, G]`` floating point. Only :func:`kgfast.rank`, :func:`kgfast.topk` and
-        :func:`kgfast.top_facts` take a model of a :class:`kgfast.tables.Table`; they read the rows
-        that they need.
+        ``[N, G]`` floating point. A :class:`kgfast.tables.Table` is served by rankings and
+        predictions alone, which read the rows that they need.
     relation : Tensor or array
-        ``[R, *]`` floating point, on the same device. Parts of complex numbers are read in place.
+        ``[R, *]`` floating point, on the same device.
 
     Attributes
     ----------
@@ -119,9 +112,8 @@ class Model(nn.Module, ABC):
     dim : int
         Features of a full-width row: complex dimensions for complex models.
     scores_relations : bool
-        True if the score compares a query of head and tail with relations. Then :meth:`queries` and
-        :meth:`candidates` serve the side ``"relation"``. Else relations are ranked by the scores of
-        their triples (:mod:`kgfast.models.relations`).
+        True if :meth:`queries` and :meth:`candidates` serve the side ``"relation"``. Else relations
+        are ranked by the scores of their triples (:mod:`kgfast.models.relations`).
     has_wide_relations : bool
         True if relations are so wide that a step of training reads only the relations in use.
     has_large_operators : bool
@@ -139,12 +131,12 @@ class Model(nn.Module, ABC):
     entity: Tensor
     relation: Tensor
 
-    def __init__(self, entity: Table, relation: Table, *, takes_complex: bool = False) -> None:
+    def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__()
         if is_table(relation):
             raise TypeError("relation must be a tensor or an array: only entity may be a table")
-        self._hold("entity", held_table("entity", entity, takes_complex))
-        self._hold("relation", held_table("relation", relation, takes_complex))
+        self._hold("entity", held_table("entity", entity))
+        self._hold("relation", held_table("relation", relation))
         devices = self.entity.device, self.relation.device
         if devices[0] != devices[1]:
             raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
@@ -215,7 +207,7 @@ class Model(nn.Module, ABC):
 
     def _with(self, **tables: Tensor | TableOfRows) -> Self:
         """Copy the model with other tables; the copy shares everything else."""
-        local = shared_copy(self)
+        local = copy.copy(self)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             local.__dict__[name] = local.__dict__[name].copy()
         for name, table in tables.items():
@@ -236,8 +228,7 @@ class Model(nn.Module, ABC):
     def nested(self) -> bool:
         """Return whether a crop's operands are the first features of the model's operands.
 
-        If so, one sweep over the widest crop serves all crops; else each crop is made with
-        ``dims``.
+        If so, one sweep over the widest crop serves all crops.
         """
         return True
 
@@ -336,26 +327,15 @@ class Model(nn.Module, ABC):
         return relations
 
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
-        """Return the model on another entity table; everything else is shared, and trains with it.
+        """Return the model on another entity table ``[M, G]``; everything else is shared.
 
-        A step of training makes a table of the few rows in use, so that the gradient is small, too.
-        Ids then count the rows of that table.
-
-        Parameters
-        ----------
-        entity : Tensor or Table
-            ``[M, G]``; gradients flow to a tensor.
+        Ids then count the rows of that table, to which gradients flow. A step of training makes a
+        table of the few rows in use.
         """
         return self._with(entity=entity)
 
     def with_relation(self, relation: Tensor) -> Self:
-        """Return the model on another relation table, like :meth:`with_entity`.
-
-        Parameters
-        ----------
-        relation : Tensor
-            ``[M, *]``; ids of relations then count these rows, and gradients flow to this tensor.
-        """
+        """Return the model on another relation table ``[M, *]``, like :meth:`with_entity`."""
         return self._with(relation=relation)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
@@ -411,30 +391,13 @@ class Model(nn.Module, ABC):
         )
 
 
-def shared_copy(model: _AnyModel) -> _AnyModel:
-    """Copy a model, but share tensors and modules.
-
-    ``torch.nn.utils.parametrize`` refuses copies. The copy of such a model holds the present values
-    of the parameters: tensors through which gradients reach the parametrizations.
-    """
-    if not parametrize.is_parametrized(model):
-        return copy.copy(model)
-    local = cast(_AnyModel, object.__new__(parametrize.type_before_parametrizations(model)))
-    made = {name: getattr(model, name) for name in cast(Any, model.parametrizations)}
-    modules = {name: it for name, it in model._modules.items() if name != "parametrizations"}
-    local.__dict__.update(model.__dict__, _modules=modules, _parameters=model._parameters | made)
-    return local
-
-
 def check_model(model: object, *needed: str) -> None:
     """Check that a model has the names that every consumer reads, and the ``needed`` names."""
     names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
-    missing, kind = [], type(model)
-    for name in names:
-        if not (hasattr(kind, name) or hasattr(model, name)):  # properties are not computed
-            missing.append(name)
+    kind = type(model)  # properties are not computed
+    missing = [name for name in names if not (hasattr(kind, name) or hasattr(model, name))]
     if missing:
-        raise TypeError(f"model must have {', '.join(missing)}; {type(model).__name__} does not")
+        raise TypeError(f"model must have {', '.join(missing)}; {kind.__name__} does not")
 
 
 def is_nested(model: Any) -> bool:
@@ -485,32 +448,22 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
 def queries_at(
     model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
-    """Return the queries of a crop, for any model; nested crops may ignore ``dims``.
+    """Return the queries of a crop, for any model; only crops with other queries pass ``dims``.
 
     A model outside this package gets copies of the ids, which the model may change.
 
     Raises
     ------
-    TypeError
-        If the queries depend on the crop but the method takes no ``dims``.
     ValueError
         If there is not one row per anchor.
     """
-    if not _is_of_kgfast(type(model)):
+    if not type(model).__module__.startswith("kgfast."):
         anchors, relations = anchors.clone(), relations.clone()
     make: Any = model.queries
-    function = getattr(make, "__func__", make)
-    # Other callables are not cached, since the cache would keep them alive.
-    takes_dims = _takes_dims if isinstance(function, FunctionType) else _takes_dims.__wrapped__
-    if takes_dims(function):
-        queries = make(anchors, relations, side, dims=dim)
-    elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
+    if dim is None or (is_nested(model) and operator_width(model, dim) is not None):
         queries = make(anchors, relations, side)
     else:
-        raise TypeError(
-            f"{type(model).__name__}.queries takes no dims, but its crops are made of queries of "
-            f"their own: give it a parameter dims"
-        )
+        queries = make(anchors, relations, side, dims=dim)
     if isinstance(queries, Tensor) and (queries.ndim != 2 or len(queries) != len(anchors)):
         raise ValueError(
             f"model.queries must have shape [{len(anchors)}, F], one row per anchor; got "
@@ -526,22 +479,6 @@ def queries_of(
     if hasattr(model, "queries_of"):
         return cast(list[Tensor], model.queries_of(anchors, relations, side, dims))
     return [queries_at(model, anchors, relations, side, dim) for dim in dims]
-
-
-@lru_cache
-def _is_of_kgfast(kind: type) -> bool:
-    """Return whether a class is of this package, which writes no ids."""
-    return issubclass(kind, Model) and kind.__module__.startswith("kgfast.models.")
-
-
-@lru_cache  # a look takes 50 us of a call of 300 us
-def _takes_dims(queries: Any) -> bool:
-    try:
-        parameters = inspect.signature(queries).parameters
-    except (TypeError, ValueError):  # not a Python function
-        return True
-    kinds = {parameter.kind for parameter in parameters.values()}
-    return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:

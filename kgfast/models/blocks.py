@@ -17,10 +17,9 @@ _BLOCK, _BATCH = 1024, 64  # a function may make [batch, block, features]: 32 Mi
 class BlockScorer:
     """Model that is only a function, for :func:`kgfast.rank` and :func:`kgfast.topk`.
 
-    Candidates are streamed in blocks and counted like the candidates of every model. The borders of
-    blocks depend only on ``block`` and on the number of candidates or their ascending list. Ranks
-    are exact with respect to the scores that the function returns. The target's score is the score
-    in the target's block, and scores of every dtype are compared as float64.
+    Candidates are streamed in blocks, whose borders depend only on ``block`` and on the number of
+    candidates or their ascending list. Ranks are exact with respect to the scores that the function
+    returns, compared as float64. The target's score is the score in the target's block.
 
     Parameters
     ----------
@@ -29,10 +28,9 @@ class BlockScorer:
         returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
         which only relation ranking uses, anchors are heads, the second argument holds tails, and
-        candidates are relations. The function is called without gradients. It is called exactly
-        once for a batch if one block holds all candidates, else perhaps twice for a block. The ids
-        are copies, which the function may change. The function may return the same tensor every
-        time.
+        candidates are relations. The function is called without gradients, once for a batch if one
+        block holds all candidates, else perhaps twice for a block. It may change the ids, which are
+        copies, and return the same tensor every time.
     num_entities, num_relations : int
     block : int
         Candidates per block.
@@ -50,9 +48,8 @@ class BlockScorer:
     Raises
     ------
     ValueError, TypeError
-        For a wrong argument. During use, for scores of another shape, dtype or device, and for NaN;
-        the message names the block. Errors of the function are passed on, with a note that names
-        the block.
+        For a wrong argument, and for scores of another shape, dtype or device, and NaN; the message
+        names the block. Errors of the function get a note that names the block.
 
     Examples
     --------
@@ -145,23 +142,19 @@ class BlockScorer:
         return scores
 
     def _check(self, scores: Any, shape: tuple[int, int], block: "Block") -> None:
-        name = _name(self.fn)
+        must = f"{_name(self.fn)} must return"
         if not isinstance(scores, Tensor):
-            raise TypeError(f"{name} must return a tensor; got {type(scores).__name__} for {block}")
+            raise TypeError(f"{must} a tensor; got {type(scores).__name__} for {block}")
         if scores.shape != shape:
-            raise ValueError(
-                f"{name} must return scores of shape {list(shape)}; got {list(scores.shape)} for "
-                f"{block}"
-            )
+            got = list(scores.shape)
+            raise ValueError(f"{must} scores of shape {list(shape)}; got {got} for {block}")
         if scores.dtype not in _DTYPES:
-            raise TypeError(
-                f"{name} must return float16, bfloat16, float32 or float64; got {scores.dtype} for "
-                f"{block}"
-            )
+            names = "float16, bfloat16, float32 or float64"
+            raise TypeError(f"{must} {names}; got {scores.dtype} for {block}")
         if scores.device.type != self.device.type:
             raise ValueError(
-                f"{name} must return scores on {self.device}, the device of the ids; got "
-                f"{scores.device} for {block} (BlockScorer(..., device=) sets the device)"
+                f"{must} scores on {self.device}, the device of the ids; got {scores.device} for "
+                f"{block} (BlockScorer(..., device=) sets the device)"
             )
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
-from kgfast.models.complex_rows import Layout, check_layout, layout_of, product, split
+from kgfast.models.complex_rows import Layout, check_layout, product, split
 from kgfast.models.tables import Table
 
 
@@ -16,12 +16,11 @@ class ComplEx(Model):
     Parameters
     ----------
     entity, relation : Tensor
-        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; or ``[N,
-        D]`` and ``[R, D]`` complex numbers. Tensors and arrays are used in place.
+        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in
+        place.
     layout : {"halves", "interleaved"}
         ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN), the
-        layout of complex numbers in memory. The default is halves, and interleaved for complex
-        numbers.
+        layout of complex numbers in memory.
 
     Examples
     --------
@@ -33,9 +32,8 @@ class ComplEx(Model):
     score = "dot"
     scores_relations = True
 
-    def __init__(self, entity: Table, relation: Table, *, layout: Layout | None = None) -> None:
-        layout = layout_of(layout, entity, relation)
-        super().__init__(entity, relation, takes_complex=True)
+    def __init__(self, entity: Table, relation: Table, *, layout: Layout = "halves") -> None:
+        super().__init__(entity, relation)
         self.dim = check_layout("entity", self.entity, layout)
         check_width("relation", self.relation, [2 * self.dim], "as entities")
         self.layout = layout

@@ -1,11 +1,9 @@
 """Complex numbers in real rows: ``re | im`` (halves) or ``re0 im0 re1 ...`` (interleaved)."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-
-from kgfast.models.tables import is_complex
 
 Layout = Literal["halves", "interleaved"]
 LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
@@ -46,25 +44,6 @@ def product(rows: Tensor, other: Complex, layout: Layout, *, conjugates: bool) -
 def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:
     """Return rows ``[..., 2D]`` of one layout in another."""
     return rows if layout == other else join(split(rows, layout), other)
-
-
-def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
-    """Return the given layout of rows, else the layout of complex tables, else halves.
-
-    Complex tables are interleaved; the layout halves for them is a ValueError.
-    """
-    if not (is_complex(entity) or is_complex(relation)):
-        return "halves" if layout is None else layout
-    if layout is None and is_complex(entity):
-        return "interleaved"
-    if layout != "interleaved":
-        name = "entity" if is_complex(entity) else "relation"
-        told = "real entity rows are halves by default" if layout is None else f"got {layout!r}"
-        raise ValueError(
-            f"layout must be 'interleaved' where {name} is complex, since complex numbers lie so "
-            f"in memory; {told}"
-        )
-    return layout
 
 
 def check_layout(name: str, rows: Tensor, layout: str) -> int:

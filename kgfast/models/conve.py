@@ -23,9 +23,8 @@ class ConvE(Model):
     inverse relations are the second half of the relation table.
 
     Queries come from a network in float32 (float64 for float64 tables), and ranks are exact given
-    these queries. Ranking makes queries in chunks of one shape, so that no query depends on other
-    queries. The last bits of the result of :meth:`queries` itself may depend on the batch. There
-    are no crops.
+    these queries. The last bits of the result of :meth:`queries` itself may depend on the batch.
+    There are no crops.
 
     Parameters
     ----------
@@ -40,9 +39,8 @@ class ConvE(Model):
     input_dropout, feature_dropout, hidden_dropout : float
         Dropout of the image, of whole channels, and of the hidden layer.
     initial_bias : float
-        Initial value of the biases. With binary cross entropy over all entities, scores have to
-        fall to about ``-log(N)``, since few entities are true. Biases that start there (the prior
-        of Lin et al. 2017, section 4.1) save the table from learning that first.
+        Initial value of the biases. With binary cross entropy over all entities, about ``-log(N)``
+        (the prior of Lin et al. 2017, section 4.1) saves the table from learning that first.
     generator : torch.Generator, optional
         Generator on the CPU that draws the network's weights as torch initialises such layers. None
         takes torch's global generator.
@@ -138,9 +136,8 @@ class ConvE(Model):
         def widened(values: Tensor) -> Tensor:
             return values.to(self._dtype) if values.is_floating_point() else values
 
-        for name, module in self.named_children():
-            if name != "parametrizations":  # dtype of the tables
-                module._apply(widened)
+        for module in self.children():
+            module._apply(widened)
         self.bias.data = widened(self.bias.data)
         if self.bias.grad is not None:
             self.bias.grad = widened(self.bias.grad)

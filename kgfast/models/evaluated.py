@@ -55,7 +55,7 @@ def evaluated_queries(
     Raises
     ------
     ValueError, TypeError
-        For a wrong ``query_chunk``, and for the errors of :func:`queries_at`.
+        For a wrong ``query_chunk``, and as :func:`queries_at`.
     """
     maker = getattr(model, "query_maker", model)
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
@@ -135,20 +135,16 @@ def run_alone(
 
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
-    if not hasattr(maker, "query_chunk"):
-        kind: Any = type(maker)
-        methods = getattr(maker, "__dict__", {}).keys() & _MAKERS
-        if methods or not _is_of_kgfast(kind):
-            return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
-        return query_chunk(device) if hasattr(kind, "parallel_queries") else None
-    size = maker.query_chunk
-    if size is None:
-        return None
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"model.query_chunk must be an int or None; got {shown(size)}")
-    if size < 1:
-        raise ValueError(f"model.query_chunk must be at least 1; got {size}")
-    return size
+    if hasattr(maker, "query_chunk"):
+        size: int | None = maker.query_chunk
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"model.query_chunk must be None or an int from 1; got {shown(size)}")
+        return size
+    kind: Any = type(maker)
+    methods = getattr(maker, "__dict__", {}).keys() & _MAKERS
+    if methods or not _is_of_kgfast(kind):
+        return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
+    return query_chunk(device) if hasattr(kind, "parallel_queries") else None
 
 
 @lru_cache

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.models.evaluated import product
 from kgfast.ops.differentiable import is_transformed
 
 SMALLEST_NORM = 1e-12
@@ -22,53 +23,47 @@ SMALLEST_NORM = 1e-12
 _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 23
 
-Spans = Sequence[Sequence[slice]]  # columns of rows that each crop adds to the crop before
 
+def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) -> list[Tensor]:
+    """Return ``N(e A) + 1`` with the Euclidean norm, of each crop, ``[M, P * width]``.
 
-def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], features: int) -> list[Tensor]:
-    """Return ``N(e A) + 1 [M, width]`` with the Euclidean norm, of each crop.
-
-    ``rows [M, G]`` and ``matrix [G, features]`` have one dtype. ``widths`` increase; a crop has the
-    first features of each plane of ``features`` columns of rows. Gradients flow to rows and matrix,
-    once.
+    ``rows [M, G]`` and ``matrix [G, P * dim]`` have one dtype, and planes of ``dim`` columns.
+    ``widths`` increase; a crop has the first features of each plane. Gradients flow to rows and
+    matrix, once. Without gradients, equal rows have equal filters.
     """
-    starts = range(0, rows.shape[1], features)
-    spans = [
-        [slice(start + below, start + width) for start in starts]
-        for below, width in pairwise([0, *widths])
-    ]
-    if is_transformed():  # torch.func differentiates operators of torch
-        total, made = rows.new_zeros(len(rows), widths[-1]), []
-        for added, width in zip(spans, widths, strict=True):
-            total = total + sum(rows[:, span] @ matrix[span, : widths[-1]] for span in added)
-            norm = torch.linalg.vector_norm(total[:, :width], dim=1, keepdim=True)
-            made.append(total[:, :width] / norm.clamp_min(SMALLEST_NORM) + 1.0)
-        return made
-    apply: Any = _FilterFunction.apply
-    return list(apply(rows, matrix, spans, tuple(widths)))
+    if torch.is_grad_enabled() and not is_transformed():
+        apply: Any = _FilterFunction.apply
+        return list(apply(rows, matrix, tuple(widths), dim))
+    made = []
+    for width in widths:
+        total = product(_between(rows, dim, 0, width), _block(matrix, dim, (0, width), width))
+        norm = torch.linalg.vector_norm(total, dim=1, keepdim=True)
+        made.append(total / norm.clamp_min(SMALLEST_NORM) + 1.0)
+    return made
 
 
 class _FilterFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, matrix: Tensor, spans: Spans, widths: tuple[int, ...]
+        ctx: Any, rows: Tensor, matrix: Tensor, widths: tuple[int, ...], dim: int
     ) -> tuple[Tensor, ...]:
-        results = tuple(rows.new_empty(len(rows), width) for width in widths)
-        norms = rows.new_empty(len(widths), len(rows), 1)
+        planes, widest = matrix.shape[1] // dim, widths[-1]
+        results = tuple(rows.new_empty(len(rows), planes, width) for width in widths)
+        norms = rows.new_empty(len(widths), len(rows), 1, 1)
+        spans = list(pairwise([0, *widths]))
+        added = [_block(matrix, dim, span, widest) for span in spans]
         for part in _chunks(rows):
-            chunk = rows[part]
-            total = rows.new_zeros(len(chunk), widths[-1])
-            for i, (added, width) in enumerate(zip(spans, widths, strict=True)):
-                for span in added:
-                    total.addmm_(chunk[:, span], matrix[span, : widths[-1]])
-                product, norm = total[:, :width], norms[i, part]
-                torch.linalg.vector_norm(product, dim=1, keepdim=True, out=norm)
+            total = rows.new_zeros(len(rows[part]), planes * widest)
+            for i, (span, block, width) in enumerate(zip(spans, added, widths, strict=True)):
+                total.addmm_(_between(rows[part], dim, *span), block)
+                crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, part]
+                torch.linalg.vector_norm(crop, dim=(1, 2), keepdim=True, out=norm)
                 norm.clamp_min_(SMALLEST_NORM)
-                torch.div(product, norm, out=results[i][part]).add_(1.0)
+                torch.div(crop, norm, out=results[i][part]).add_(1.0)
         ctx.save_for_backward(rows, matrix, norms, *results)
-        ctx.spans, ctx.widths = spans, widths
+        ctx.widths, ctx.dim = widths, dim
         ctx.set_materialize_grads(False)
-        return results
+        return tuple(result.flatten(1) for result in results)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -76,31 +71,49 @@ class _FilterFunction(torch.autograd.Function):
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None]:
         rows, matrix, norms, *results = ctx.saved_tensors
-        widest = ctx.widths[-1]
+        dim, planes, widest = ctx.dim, matrix.shape[1] // ctx.dim, ctx.widths[-1]
+        spans = list(pairwise([0, *ctx.widths]))
         for_rows = torch.zeros_like(rows) if ctx.needs_input_grad[0] else None
         for_matrix = torch.zeros_like(matrix) if ctx.needs_input_grad[1] else None
         for part in _chunks(rows):
             chunk = rows[part]
-            total = rows.new_zeros(len(chunk), widest)  # product of the crops so far
-            for i in reversed(range(len(ctx.widths))):
-                gradient = gradients[i]
+            total = rows.new_zeros(len(chunk), planes, widest)  # product of the crops so far
+            for i in reversed(range(len(spans))):
+                gradient, (below, width) = gradients[i], spans[i]
                 if gradient is not None:
-                    pulled = _through_norm(gradient[part], results[i][part], norms[i, part])
-                    total[:, : ctx.widths[i]] += pulled
-                for span in ctx.spans[i]:
-                    if for_rows is not None:
-                        for_rows[part, span] = total @ matrix[span, :widest].t()
-                    if for_matrix is not None:
-                        for_matrix[span, :widest].addmm_(chunk[:, span].t(), total)
+                    total[:, :, :width] += _through_norm(
+                        gradient.view_as(results[i])[part], results[i][part], norms[i, part]
+                    )
+                flat = total.flatten(1)
+                if for_rows is not None:
+                    block = _block(matrix, dim, spans[i], widest)
+                    here = for_rows[part].unflatten(1, (-1, dim))[:, :, below:width]
+                    here += (flat @ block.T).view_as(here)
+                if for_matrix is not None:
+                    slopes = _between(chunk, dim, below, width).T @ flat
+                    here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, :widest]
+                    here += slopes.view_as(here)
         return for_rows, for_matrix, None, None
 
 
 def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
     """Return the gradient of ``x``, given that of ``x / |x| + 1``, or of ``x / c`` if clamped."""
     unit = result - 1.0
-    along = (gradient * unit).sum(1, keepdim=True)
+    along = (gradient * unit).sum((1, 2), keepdim=True)
     along = torch.where(norm > SMALLEST_NORM, along, 0.0)
     return torch.addcmul(gradient, unit, along, value=-1.0).div_(norm)
+
+
+def _between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
+    """Return features ``below .. width - 1`` of each plane of rows."""
+    if width - below == dim:
+        return rows
+    return rows.unflatten(1, (-1, dim))[:, :, below:width].flatten(1)
+
+
+def _block(matrix: Tensor, dim: int, span: tuple[int, int], width: int) -> Tensor:
+    """Return the rows of a matrix for features of a span, and its columns below a width."""
+    return _between(_between(matrix, dim, 0, width).T, dim, *span).T
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:

@@ -25,9 +25,8 @@ def fresh_table(shape: Sequence[int]) -> Tensor:
 class Fresh:
     """Rows ``first, first + step, ...`` of a fresh entity table, stored by ``room``.
 
-    All rows are drawn, so that stored rows, and all later draws, equal those of a whole table. If
-    only a part is stored, rows are drawn a block at a time. ``room`` makes the tensor ``[n, G]``
-    for the stored rows, float32 on the CPU.
+    All rows are drawn, a block at a time, so that stored rows, and all later draws, equal those of
+    a whole table. ``room`` makes the tensor ``[n, G]``, float32 on the CPU.
     """
 
     first: int = 0

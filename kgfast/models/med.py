@@ -1,9 +1,8 @@
 """MED (Zhu et al. 2025, ACL long.579): sub-models of several widths that share one table."""
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +19,12 @@ CROPS: tuple[Crop, ...] = ("prefix", "split")
 LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
 POSITIVE_WEIGHTS: tuple[PositiveWeight, ...] = ("softmax", "inverse")
 _SCALES = ("w1", "w2", "w3")
-_FOREIGN = "entity_embedding"  # name in a state dict of a program with `split` crops
 
 
 class MED(Wrapper):
     """Croppable embeddings: sub-model ``i`` is the model's first ``dims[i]`` features.
 
-    Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``. For
-    ``prefix`` crops of a model without RSCF, all ranks come from one sweep over the widest
-    sub-model. The exception is ComplEx stored as ``re | im``, whose crops are queries with zeros.
+    Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``.
 
     Parameters
     ----------
@@ -41,8 +37,7 @@ class MED(Wrapper):
     crop : {"prefix", "split"}
         The first ``d`` dimensions of a complex row ``re | im``. ``prefix``: ``re[:d]`` and
         ``im[:d]``. ``split``: the first ``2 d`` columns, cut into halves, for checkpoints that were
-        trained so. Columns then change roles between sub-models, and each sub-model needs a
-        separate sweep.
+        trained so. Each sub-model then needs a separate sweep.
     loss_weight : {"exp", "sigmoid"}
         ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
     positive_weight : {"softmax", "inverse"}
@@ -51,9 +46,7 @@ class MED(Wrapper):
         Initial ``w1``, ``w2`` and ``w3``, which spread the weights of positives, of negatives and
         of sub-models. At 0 all weights are equal.
     learnable : bool
-        Train ``w1``, ``w2`` and ``w3``. Training moves the weights to examples that are learned
-        already, which lowers the loss: ``w1`` and ``w2`` drift below 0, and with ``loss_weight``
-        ``exp`` also ``w3``.
+        Train ``w1``, ``w2`` and ``w3``.
 
     Raises
     ------
@@ -75,7 +68,6 @@ class MED(Wrapper):
     w1: nn.Parameter
     w2: nn.Parameter
     w3: nn.Parameter
-    crop_is_split: Tensor
 
     def __init__(
         self,
@@ -100,8 +92,6 @@ class MED(Wrapper):
         self.crop: Crop = crop
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise TypeError(f"submodels_per_step must be an int; got {count!r}")
         if not 1 <= count <= len(self.dims):
             raise ValueError(
                 f"submodels_per_step must be in 1 .. {len(self.dims)}, the number of dims; "
@@ -113,20 +103,17 @@ class MED(Wrapper):
         if (
             not isinstance(scales, Sequence)
             or len(scales) != len(_SCALES)
-            or not all(math.isfinite(scale) for scale in scales)
+            or not all(map(math.isfinite, scales))
         ):
             raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales!r}")
         for name, scale in zip(_SCALES, scales, strict=True):
             start = torch.tensor(float(scale), dtype=self._dtype, device=model.entity.device)
             setattr(self, name, nn.Parameter(start, requires_grad=learnable))
-        self.register_buffer("crop_is_split", _flag(crop == "split"))
 
     def _checked_dims(self, dims: Sequence[int]) -> list[int]:
-        if not isinstance(dims, Sequence):
+        if not isinstance(dims, Sequence) or not dims:
             raise TypeError(f"dims must be a sequence of ints, the widths; got {dims!r}")
         widths = list(dims)
-        if not widths:
-            raise ValueError("dims must name at least one sub-model")
         for width in widths:
             check_dim(width, self.dim)
             if self.crop == "prefix":
@@ -165,7 +152,6 @@ class MED(Wrapper):
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops; a ``split`` crop has rows of the crop's width."""
         if self.crop == "split":
             return super().queries_of(anchors, relations, side, dims)
         return self.model.queries_of(anchors, relations, side, dims)
@@ -188,36 +174,6 @@ class MED(Wrapper):
     def logged_values(self) -> dict[str, float]:
         return {name: float(getattr(self, name).detach()) for name in _SCALES}
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Load like :meth:`Wrapper.load_state_dict`; warn if embeddings were cropped otherwise.
-
-        A later save states the crop of this model.
-        """
-        names = {name.rpartition(".")[2] for name in state_dict}
-        if "crop_is_split" not in names:
-            is_foreign = any(_FOREIGN in name.split(".") for name in state_dict)
-            trained = _flag(True) if is_foreign else self.crop_is_split
-            state_dict = {**state_dict, "crop_is_split": trained}
-        return super().load_state_dict(state_dict, strict, assign)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **options: Any
-    ) -> None:
-        """Check the crop of the saved embeddings; the crop of this model does not change."""
-        name = f"{prefix}crop_is_split"
-        trained = state_dict.get(name)
-        if trained is not None and bool(trained) != (self.crop == "split"):
-            was = "split" if bool(trained) else "prefix"
-            warnings.warn(
-                f"these embeddings were trained with crop={was!r}, and are used with "
-                f"crop={self.crop!r}: sub-models smaller than the whole will be wrong",
-                stacklevel=2,
-            )
-            state_dict[name] = self.crop_is_split.clone()
-        super()._load_from_state_dict(state_dict, prefix, *rest, **options)
-
 
 def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
     """Check that an option exists."""
@@ -229,7 +185,3 @@ def check_increasing(dims: Sequence[int]) -> None:
     """Check that widths of sub-models increase."""
     if list(dims) != sorted(set(dims)):
         raise ValueError(f"dims must increase; got {list(dims)}")
-
-
-def _flag(value: bool) -> Tensor:
-    return torch.tensor(value, dtype=torch.bool, device="cpu")

@@ -29,11 +29,8 @@ class Reciprocal(Wrapper):
     """Model of relations and their inverses: heads are tails of an inverse relation.
 
     The head query of (h, r, t) is the tail query (t, inverse of r), as in Lacroix et al. (2018,
-    arXiv 1806.07297). Ranks and predictions are exact, like those of the model's own tails. Inverse
-    relations are no candidates if relations are ranked.
-
-    Training is that of the inner model. ``model.reciprocal`` of a config (:mod:`kgfast.training`)
-    puts a Reciprocal with ``appended`` inverses around any model.
+    arXiv 1806.07297). Inverse relations are no candidates if relations are ranked. Training is that
+    of the inner model.
 
     Parameters
     ----------
@@ -133,14 +130,9 @@ class Reciprocal(Wrapper):
         whole = candidates_at(self.model, "relation", dims)
         rows = slice(0, None, 2) if self.order == "interleaved" else slice(self.num_relations)
         bias, factor = whole.bias, whole.factor
-        if bias is not None and len(bias) == len(whole.table):
-            bias = bias[rows]
-        return replace(
-            whole,
-            table=whole.table[rows],
-            bias=bias,
-            factor=None if factor is None else factor[rows],
-        )
+        bias = bias[rows] if bias is not None and len(bias) == len(whole.table) else bias
+        factor = None if factor is None else factor[rows]
+        return replace(whole, table=whole.table[rows], bias=bias, factor=factor)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         if side == "relation":

@@ -36,33 +36,20 @@ def blocks_at(
         return None
     if isinstance(model, Model):
         return None if model.scores_relations else _triple_scores(model, dim, rows)
-    _check_serves_relations(model)
+    try:
+        candidates_at(model, "relation", dim)
+    except Exception as error:
+        raise NotImplementedError(
+            f"{type(model).__name__} ranks no relations: give the model queries(heads, tails, "
+            '"relation") and candidates("relation"), or use kgfast.BlockScorer with a function '
+            "that scores relations"
+        ) from error
     return None
 
 
 def is_in_blocks(model: Any) -> bool:
     """Return whether a model has no queries at all, so that all sides are scored in blocks."""
     return bool(getattr(model, "is_in_blocks", False))
-
-
-def _check_serves_relations(model: Any) -> None:
-    """Check that a model of another class has relations, not entities, as candidates."""
-    name = type(model).__name__
-    advice = (
-        'give the model queries(heads, tails, "relation") and candidates("relation"), or use '
-        "kgfast.BlockScorer with a function that scores relations"
-    )
-    try:
-        candidates = model.candidates("relation")
-    except Exception as error:
-        raise NotImplementedError(f"{name} ranks no relations: {advice}") from error
-    table, entities = (getattr(it, "table", it) for it in (candidates, model.candidates("tail")))
-    if isinstance(table, Tensor) and isinstance(entities, Tensor):
-        same = table.data_ptr() == entities.data_ptr() and table.shape == entities.shape
-        if same and len(table):
-            raise NotImplementedError(
-                f'{name} ranks no relations: candidates("relation") are entities; {advice}'
-            )
 
 
 def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockScorer:

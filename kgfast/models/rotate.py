@@ -17,9 +17,9 @@ from kgfast.models.base import (
     distinct_relations,
     query_rows,
 )
-from kgfast.models.complex_rows import Complex, Layout, check_layout, layout_of, product, split
+from kgfast.models.complex_rows import Complex, Layout, check_layout, product, split
 from kgfast.models.fresh import Fill, uniform
-from kgfast.models.tables import Table, is_complex
+from kgfast.models.tables import Table
 
 EPSILON = 2.0
 GAMMA = 12.0  # margin by default
@@ -36,23 +36,20 @@ class RotatE(Model):
     Parameters
     ----------
     entity : Tensor
-        ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; or ``[N, D]`` complex
-        numbers. Tensors and arrays are used in place.
+        ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in place.
     relation : Tensor
-        ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``, or ``[R, D]`` complex
-        numbers.
+        ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``.
     gamma : float
         Margin. With ``raw`` relations the margin also sets the range ``(gamma + 2) / D``.
     relation_format : {"raw", "phase", "complex"}
         ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians (LibKGE,
         GraphVite); ``complex``: the rotation itself, as stored, in the layout of the entities
-        (PyKEEN). The default is ``raw``, and ``complex`` for complex numbers.
+        (PyKEEN).
     norm : {"modulus", "l2"}
         Sum of moduli (the paper's code) or Euclidean norm.
     layout : {"halves", "interleaved"}
         ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite),
-        the layout of complex numbers in memory. The default is halves, and interleaved for complex
-        numbers.
+        the layout of complex numbers in memory.
 
     Raises
     ------
@@ -72,13 +69,11 @@ class RotatE(Model):
         relation: Table,
         *,
         gamma: float = GAMMA,
-        relation_format: RelationFormat | None = None,
+        relation_format: RelationFormat = "raw",
         norm: Literal["modulus", "l2"] = "modulus",
-        layout: Layout | None = None,
+        layout: Layout = "halves",
     ) -> None:
-        layout = layout_of(layout, entity, relation)
-        relation_format = _format_of(relation_format, relation)
-        super().__init__(entity, relation, takes_complex=True)
+        super().__init__(entity, relation)
         if relation_format not in _FORMATS:
             raise ValueError(
                 f"relation_format must be one of {', '.join(_FORMATS)}; got {relation_format!r}"
@@ -161,14 +156,3 @@ class RotatE(Model):
                 "embeddings interleaved"
             )
         return 2 * dim
-
-
-def _format_of(relation_format: RelationFormat | None, relation: Table) -> RelationFormat:
-    """Return the given format of relations, else the format of complex numbers, else raw."""
-    if not is_complex(relation):
-        return "raw" if relation_format is None else relation_format
-    if relation_format not in (None, "complex"):
-        raise ValueError(
-            f"relation_format must be 'complex' where relation is; got {relation_format!r}"
-        )
-    return "complex"

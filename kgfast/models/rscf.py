@@ -1,7 +1,7 @@
 """RSCF (Kim et al. 2025, ACL long.602): filters of entities from relations, and vice versa."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import torch
@@ -19,8 +19,8 @@ from kgfast.models.base import (
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
-from kgfast.models.evaluated import in_chunks, product, query_chunk, run_alone
-from kgfast.models.filters import SMALLEST_NORM, filters_of
+from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
+from kgfast.models.filters import filters_of
 from kgfast.models.fresh import fresh_table
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
@@ -33,6 +33,12 @@ _GAIN = 0.5  # gain of the initial matrices
 # other rows.
 _CHUNK = {"cpu": 64}
 _CHUNK_ELSEWHERE = 1 << 12
+_SERVED: dict[type[Model], dict[str, tuple[str, ...]]] = {
+    RotatE: {"norm": ("modulus",), "layout": ("halves",), "relation_format": ("raw", "phase")},
+    TransE: {},
+    DistMult: {},
+    ComplEx: {"layout": ("halves",)},
+}
 
 
 class RSCF(Wrapper):
@@ -43,10 +49,9 @@ class RSCF(Wrapper):
         e_r  = (N(r A1) + 1) * e                       both ends of a triple
         r_ht = (N(h A2) + 1) * (N(t A3) + 1) * r       from h and t before they are filtered
 
-    and the score is the model's score of ``(h_r, r_ht, t_r)``. Each candidate needs one row of
-    ``N(t A3) + 1`` (or ``N(h A2) + 1``). This table is made once per side and crop, and counts as a
-    table of the model in memory. A crop takes the rows and columns of the matrices for the crop's
-    features, and norms over these.
+    and the score is the model's score of ``(h_r, r_ht, t_r)``. A crop takes the rows and columns of
+    the matrices for the crop's features, and norms over these. Each side and crop has a table of
+    the candidates' filters in memory.
 
     Parameters
     ----------
@@ -113,17 +118,16 @@ class RSCF(Wrapper):
         """
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
-        filters = _Filters(self, [self._checked(dims)])
+        widths = [self._checked(dims)]
 
         def make(anchors: Tensor, relations: Tensor) -> Tensor:
-            return self._filtered(filters, anchors, relations, side)[0]
+            return self._filtered(anchors, relations, side, widths)[0]
 
         with no_autocast(self.entity.device):
             if torch.is_grad_enabled():
                 return make(anchors, relations)
-            return in_chunks(
-                make, anchors, relations, query_chunk(self.entity.device), parallel=True
-            )
+            size = query_chunk(self.entity.device)
+            return in_chunks(make, anchors, relations, size, parallel=True)
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
@@ -133,29 +137,28 @@ class RSCF(Wrapper):
             return super().queries_of(anchors, relations, side, dims)
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            made = self._filtered(_Filters(self, widths), anchors, relations, side)
-        queries = dict(zip(widths, made.unbind(), strict=True))
-        return [queries[dim] for dim in dims]
+            queries = self._filtered(anchors, relations, side, widths)
+        return [queries[widths.index(dim)] for dim in dims]
 
     def _filtered(
-        self, filters: "_Filters", anchors: Tensor, relations: Tensor, side: Side
+        self, anchors: Tensor, relations: Tensor, side: Side, widths: list[int]
     ) -> Tensor:
-        """Return the queries of the crops of the filters, ``[C, B, F]``."""
+        """Return the queries of crops, ``[C, B, F]``."""
         distinct: Tensor = relations
         place: Tensor | None = None
         # Without gradients, the shape of a product would depend on the relations; of several crops
         # a gather takes longer than the products.
-        if torch.is_grad_enabled() and len(filters.widths) == 1:
+        if torch.is_grad_enabled() and len(widths) == 1:
             distinct, place = distinct_relations(relations)
-        scale = filters(query_rows(self.relation, distinct), "A1")  # [C, B, G]
+        scale = self._filters(query_rows(self.relation, distinct), "A1", widths)  # [C, B, G]
         if place is not None:
             scale = nn.functional.embedding(place, scale[0])[None]
         anchor = query_rows(self.entity, anchors)
         filtered = scale * anchor
         if self.relation_transform:
-            unit = _unit(self.model) if side == "tail" else -_unit(self.model)
-            turn = unit * query_rows(self.relation, relations)
-            of_anchors = filters(anchor, _factor_matrix("head" if side == "tail" else "tail"))
+            unit = self.model.phase_unit if isinstance(self.model, RotatE) else 1.0
+            turn = (unit if side == "tail" else -unit) * query_rows(self.relation, relations)
+            of_anchors = self._filters(anchor, "A2" if side == "tail" else "A3", widths)
             parts = [filtered, scale, of_anchors * turn]
         else:
             local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
@@ -166,51 +169,70 @@ class RSCF(Wrapper):
             return (parts[0] * scale).to(self._dtype)
         return torch.cat(parts, -1).to(self._dtype)
 
+    def _filters(self, rows: Tensor, name: str, widths: list[int]) -> Tensor:
+        """Return the filters of crops by a matrix, ``[C, M, *]``, 0 beyond a crop."""
+        matrix: Tensor = getattr(self, name)
+        if ops.serves_filters(rows, matrix):
+            return ops.filters(rows, matrix, widths, self.dim)
+        crops = filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
+        return torch.stack(
+            [self._padded(crop, width) for crop, width in zip(crops, widths, strict=True)]
+        )
+
+    def _padded(self, crop: Tensor, width: int) -> Tensor:
+        if width == self.dim:
+            return crop
+        planes = crop.unflatten(1, (-1, width))
+        return nn.functional.pad(planes, (0, self.dim - width)).flatten(1)
+
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the entity table and, if relations are filtered, the factor ``[N, dims]``.
 
         The factor is ``N(t A3) + 1``, for the head side ``N(h A2) + 1``.
         """
-        if not self.relation_transform:
-            return self.model.candidates(side)
-        dim, table = self._checked(dims), self.entity
-        filters, name = _Filters(self, [dim]), _factor_matrix(side)
-        with no_autocast(table.device):
-            if self._factor_trains:
-                return Candidates(table, None, self._factors(side, [dim])[0][:, :dim])
-            factor = torch.empty(len(table), dim, dtype=self._dtype, device=table.device)
-            step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
-
-            def work(number: int) -> None:
-                here = slice(number * step, (number + 1) * step)
-                rows = table[here].double()
-                whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
-                factor[here] = filters.inside(whole, name)[0][: len(rows)]
-
-            run_alone(work, -(-len(table) // step), table.device, parallel=True)
-        return Candidates(table, None, factor)
+        width = self._checked(dims)
+        (found,) = self.candidates_of(side, [width])
+        return found if found.factor is None else replace(found, factor=found.factor[:, :width])
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return :meth:`Model.candidates_of`; all factors come from one pass over the rows."""
-        if not self.relation_transform or not self._factor_trains:
-            return super().candidates_of(side, dims)
-        widths = sorted({self._checked(dim) for dim in dims})
+        """Return :meth:`Model.candidates_of`; with gradients, by one pass over the rows."""
+        if not self.relation_transform:
+            return [self.model.candidates(side)] * len(dims)
+        name, widths = (
+            "A3" if side == "tail" else "A2",
+            sorted({self._checked(dim) for dim in dims}),
+        )
         with no_autocast(self.entity.device):
-            factors = dict(zip(widths, self._factors(side, widths), strict=True))
-        return [Candidates(self.entity, None, factors[dim]) for dim in dims]
+            if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
+                factors = self._trained_factors(name, widths)
+            else:
+                factors = [self._factor(name, width) for width in widths]
+        return [Candidates(self.entity, None, factors[widths.index(dim)]) for dim in dims]
 
-    def _factors(self, side: Side, widths: list[int]) -> list[Tensor]:
+    def _trained_factors(self, name: str, widths: list[int]) -> list[Tensor]:
         """Return the factors of several crops with gradients; kernels make them full-width."""
-        table, matrix = self.entity, getattr(self, _factor_matrix(side))
-        rows = table if table.dtype == torch.float64 else table.float()
+        rows, matrix = self.entity, getattr(self, name)
+        rows = rows if rows.dtype == torch.float64 else rows.float()
         if ops.serves_filters(rows, matrix):
             return list(ops.filters(rows, matrix, widths, self.dim).unbind())
         return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
 
-    @property
-    def _factor_trains(self) -> bool:
-        trains = self.entity.requires_grad or self.A2.requires_grad
-        return torch.is_grad_enabled() and trains
+    @torch.no_grad()
+    def _factor(self, name: str, width: int) -> Tensor:
+        """Return the factor of a crop without gradients, ``[N, width]``."""
+        table, matrix = self.entity, getattr(self, name).double()
+        factor = torch.empty(len(table), width, dtype=self._dtype, device=table.device)
+        step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
+
+        def work(number: int) -> None:
+            here = slice(number * step, (number + 1) * step)
+            rows = table[here].double()
+            whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
+            with torch.no_grad():  # in another thread
+                factor[here] = filters_of(whole, matrix, [width], self.dim)[0][: len(rows)]
+
+        run_alone(work, -(-len(table) // step), table.device, parallel=True)
+        return factor
 
     def first_columns(self, dim: int) -> Self:
         """Return :meth:`Model.first_columns`, with matrices cut likewise."""
@@ -235,92 +257,20 @@ class RSCF(Wrapper):
         return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
 
 
-class _Filters:
-    """Filters ``N(e A) + 1`` of rows ``[M, *]`` for nested crops.
-
-    A crop's features are the first features of the next wider crop. So the product of a crop is a
-    term of the wider crop's sum; only norms differ.
-    """
-
-    def __init__(self, rscf: RSCF, widths: list[int]) -> None:
-        self._rscf, self.widths = rscf, widths
-        # By name: the columns of the widest crop, and what each crop adds to a product.
-        self._matrices: dict[str, list[Tensor]] = {}
-
-    def __call__(self, rows: Tensor, name: str) -> Tensor:
-        """Return the filters of all crops, ``[C, M, *]``, 0 beyond a crop."""
-        matrix: Tensor = getattr(self._rscf, name)
-        dim = self._rscf.dim
-        if ops.serves_filters(rows, matrix):
-            return ops.filters(rows, matrix, self.widths, dim)
-        crops = self.inside(rows, name)
-        for i, width in enumerate(self.widths):
-            if width < dim:
-                planes = crops[i].unflatten(1, (-1, width))
-                crops[i] = nn.functional.pad(planes, (0, dim - width)).flatten(1)
-        return torch.stack(crops) if len(crops) > 1 else crops[0][None]
-
-    def inside(self, rows: Tensor, name: str) -> list[Tensor]:
-        """Return the filters of each crop in the columns of the crop."""
-        if name not in self._matrices:
-            matrix = getattr(self._rscf, name).to(rows.dtype)
-            matrix = _features(matrix, 1, self._rscf.dim, 0, self.widths[-1])
-            self._matrices[name] = self._added(matrix, 0)
-        total: Tensor | None = None
-        crops: list[Tensor] = []
-        terms = map(product, self._added(rows, 1), self._matrices[name])
-        for width, term in zip(self.widths, terms, strict=True):
-            total = term if total is None else total + term
-            crop = _features(total, 1, self.widths[-1], 0, width)
-            norm = torch.linalg.vector_norm(crop, dim=-1, keepdim=True).clamp_min(SMALLEST_NORM)
-            crops.append(crop / norm + 1.0)
-        return crops
-
-    def _added(self, values: Tensor, axis: int) -> list[Tensor]:
-        """Return the features that each crop adds to the crop before."""
-        ends = pairwise([0, *self.widths])
-        return [_features(values, axis, self._rscf.dim, *end) for end in ends]
-
-
-def _features(values: Tensor, axis: int, dim: int, first: int, last: int) -> Tensor:
-    """Return features ``first .. last - 1`` of each plane of ``dim`` features along an axis."""
-    if last - first == dim:
-        return values
-    planes: Tensor = values.unflatten(axis, (-1, dim)).narrow(axis + 1, first, last - first)
-    return planes.flatten(axis, axis + 1)
-
-
-def _factor_matrix(side: Side) -> str:
-    """Name the matrix of the entities of a side: of tails A3, of heads A2."""
-    return "A3" if side == "tail" else "A2"
-
-
-def _unit(model: Model) -> float:
-    """Return radians (RotatE) or lengths (TransE) of one unit of a relation's entry."""
-    return model.phase_unit if isinstance(model, RotatE) else 1.0
-
-
 def _check_model(model: Model, relation_transform: bool) -> None:
     name = type(model).__name__
-    if isinstance(model, (DistMult, ComplEx)):
-        if relation_transform:
-            raise ValueError(
-                f"relation_transform must be False around {name}: relations would depend on the "
-                "candidate inside a product, and the score would not be a dot product of a query "
-                "with a table"
-            )
-        if getattr(model, "layout", "halves") != "halves":
-            raise ValueError(f"RSCF needs a {name} with layout halves; got {model.layout}")
-    elif isinstance(model, RotatE):
-        options: Sequence[tuple[str, Any, Sequence[Any]]] = (
-            ("norm", model.norm, ("modulus",)),
-            ("layout", model.layout, ("halves",)),
-            ("relation_format", model.relation_format, ("raw", "phase")),
-        )
-        for option, value, allowed in options:
-            if value not in allowed:
-                raise ValueError(
-                    f"RSCF needs a RotatE with {option} {' or '.join(allowed)}; got {value}"
-                )
-    elif not isinstance(model, TransE):
+    needed = next((needed for kind, needed in _SERVED.items() if isinstance(model, kind)), None)
+    if needed is None:
         raise ValueError(f"RSCF goes around RotatE, TransE, DistMult and ComplEx; got {name}")
+    if relation_transform and isinstance(model, DistMult | ComplEx):
+        raise ValueError(
+            f"relation_transform must be False around {name}: relations would depend on the "
+            "candidate inside a product, and the score would not be a dot product of a query "
+            "with a table"
+        )
+    for option, allowed in needed.items():
+        value = getattr(model, option)
+        if value not in allowed:
+            raise ValueError(
+                f"RSCF needs a {name} with {option} {' or '.join(allowed)}; got {value}"
+            )

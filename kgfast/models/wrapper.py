@@ -1,12 +1,13 @@
 """Models around a model, with the inner model's tables and state dicts of other programs."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 from torch import Tensor, nn
 
-from kgfast.models.base import Model, Side, is_nested, operator_width, shared_copy
+from kgfast.models.base import Model, Side, is_nested, operator_width
 from kgfast.tables import Table
 
 # Names of the tables in other programs.
@@ -81,7 +82,7 @@ class Wrapper(Model):
 
     def _around(self, model: Model) -> Self:
         """Put the same wrapper around another model; the wrapper's own parameters are shared."""
-        local = shared_copy(self)
+        local = copy.copy(self)
         local._modules = local._modules | {"model": model}
         return local
 
@@ -103,50 +104,28 @@ class Wrapper(Model):
         Raises
         ------
         ValueError
-            If a tensor has another shape than in the model, or gamma or range differ from the
-            model's.
+            If gamma or range differ from the model's.
         RuntimeError
-            If tensors are missing or unknown and ``strict`` is True.
+            If a tensor has another shape than in the model; if tensors are missing or unknown and
+            ``strict`` is True.
         """
-        own = self.state_dict()
-        by_leaf = {name.rpartition(".")[2]: name for name in own}
+        held = self.state_dict()
+        by_leaf = {name.rpartition(".")[2]: name for name in held}
         renamed = {}
         for name, value in state_dict.items():
-            if self._is_option(name, value):
+            is_weight = name.endswith(".weight")  # of a linear layer or a table
+            leaf = name.removesuffix(".weight").rpartition(".")[2]
+            if leaf in _OPTIONS:
+                option = getattr(unwrapped(self), leaf)
+                if not math.isclose(option, float(value), rel_tol=1e-6):
+                    raise ValueError(
+                        f"{name} is {float(value):g}, but the model's {leaf} is {option:g}"
+                    )
                 continue
-            known, value = _known_as(name, value, own, by_leaf)
-            if known in own and own[known].numel() == value.numel() == 1:
-                value = value.reshape(own[known].shape)  # scalars, which other programs hold as [1]
-            if known in own and own[known].shape != value.shape:
-                raise ValueError(
-                    f"{name} must have shape {list(own[known].shape)}; got {list(value.shape)}"
-                )
-            renamed[known] = value
+            if name not in held:
+                name = by_leaf.get(_ALIASES.get(leaf, leaf.removeprefix("W_")), name)
+                value = value.t() if is_weight and leaf not in _ALIASES else value
+            if value.numel() == 1 and name in held:  # other programs hold scalars as [1]
+                value = value.reshape(held[name].shape)
+            renamed[name] = value
         return super().load_state_dict(renamed, strict, assign)
-
-    def _is_option(self, name: str, value: Tensor) -> bool:
-        """Return whether a tensor is an option here; if so, check that the model has that value."""
-        option = name.rpartition(".")[2]
-        if option not in _OPTIONS:
-            return False
-        innermost = unwrapped(self.model)
-        if value.numel() != 1:
-            raise ValueError(f"{name} must be one number; got shape {list(value.shape)}")
-        own, stated = getattr(innermost, option, None), float(value)
-        if own is not None and not math.isclose(own, stated, rel_tol=1e-6):
-            raise ValueError(f"{name} is {stated:g}, but the model's {option} is {own:g}")
-        return True
-
-
-def _known_as(
-    name: str, value: Tensor, own: Mapping[str, Tensor], by_leaf: Mapping[str, str]
-) -> tuple[str, Tensor]:
-    if name in own:
-        return name, value
-    path, _, leaf = name.rpartition(".")
-    # weight of a linear layer or a table
-    leaf = path.rpartition(".")[2] if leaf == "weight" else leaf
-    turned = name.endswith(".weight") and leaf not in _ALIASES
-    leaf = _ALIASES.get(leaf, leaf.removeprefix("W_"))
-    known = by_leaf.get(leaf, name)
-    return known, value.t() if turned and known != name else value

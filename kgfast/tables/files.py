@@ -33,14 +33,12 @@ from kgfast.tables.views import OnDevice
 from kgfast.text import each_key_once, reading, shown
 
 _CALL = 1 << 28  # bytes of one read: systems stop at 2 GiB
-_REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _OF_SAFETENSORS = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F32": torch.float32,
     "F64": torch.float64,
-    "C64": torch.complex64,
 }
 
 _One = str | os.PathLike[str] | Tensor | Table
@@ -63,7 +61,6 @@ def open_table(source: _One | Sequence[_One], *, device: torch.device | str | No
     Returns
     -------
     Table
-        A complex array has twice as many columns: ``re0 im0 re1 ...``.
 
     Raises
     ------
@@ -117,23 +114,19 @@ class Place:
 
     path: Path
     offset: int  # bytes before the first row
-    shape: tuple[int, int]  # (N, G), of reals
+    shape: tuple[int, int]  # (N, G)
     dtype: torch.dtype
-    is_complex: bool  # two reals next to each other are one complex number
 
 
 def _place(path: Path, offset: int, shape: Sequence[int], dtype: Any, name: str) -> Place:
-    """Return the place of rows of numbers that may be complex."""
-    real = _REALS.get(dtype, dtype)
-    if real not in _DTYPES:
+    if dtype not in _DTYPES:
         raise TypeError(f"{path}: {name} must be floating point; got {dtype}")
     if len(shape) != 2 or (shape[0] and not shape[1]):
         raise ValueError(
             f"{path}: {name} must have two axes, and rows of at least one number; got shape "
             f"{shown(list(shape))}"
         )
-    is_complex = dtype in _REALS
-    return Place(path, offset, (shape[0], shape[1] * (1 + is_complex)), real, is_complex)
+    return Place(path, offset, (shape[0], shape[1]), dtype)
 
 
 def _in_npy(path: Path) -> Place:
@@ -184,7 +177,7 @@ class FileTable(Rows):
 
     def __init__(self, place: Place) -> None:
         self.place, self.path = place, place.path
-        self.shape, self.dtype, self.is_complex = place.shape, place.dtype, place.is_complex
+        self.shape, self.dtype = place.shape, place.dtype
         self._file = open(place.path, "rb", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
         self._state = self._stat()

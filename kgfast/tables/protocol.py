@@ -12,8 +12,7 @@ class Table(Protocol):
     """Rows of one width, read in blocks or by ids.
 
     Every model takes such a table as an entity table. Any object with these four members will do.
-    Optional attributes are ``device``, the device of returned rows (the CPU by default), and
-    ``is_complex``, True for rows of complex numbers ``re0 im0 re1 ...``.
+    An optional attribute is ``device``, the device of returned rows (the CPU by default).
 
     Attributes
     ----------
@@ -49,8 +48,6 @@ class Rows(ABC):
     ----------
     device : torch.device
         The device of returned rows.
-    is_complex : bool
-        True if rows are complex numbers ``re0 im0 re1 ...``.
     requires_grad : bool
         False: no gradients flow to rows that are read.
     """
@@ -58,7 +55,6 @@ class Rows(ABC):
     shape: tuple[int, int]
     dtype: torch.dtype
     device = torch.device("cpu")
-    is_complex: bool = False
     requires_grad: bool = False
     ndim: int = 2
 
@@ -113,7 +109,6 @@ class Given(Rows):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.shape, self.dtype = (int(table.shape[0]), int(table.shape[1])), table.dtype
-        self.is_complex = bool(getattr(table, "is_complex", False))
         self.device = device_of(table)
 
     def block(self, start: int, stop: int) -> Tensor:

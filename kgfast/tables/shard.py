@@ -70,7 +70,7 @@ class Shard(Rows):
         self.held = held
         self.start, self.stop, self.total_rows = start, stop, total_rows
         self.shape, self.dtype = (total_rows, held.shape[1]), held.dtype
-        self.is_complex, self.device = held.is_complex, held.device
+        self.device = held.device
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows of the shard, by a range of the whole table.
@@ -154,7 +154,6 @@ class Shards(Rows):
             for what, value, other in (
                 ("columns", part.shape[1], first.shape[1]),
                 ("dtype", part.dtype, first.dtype),
-                ("is_complex", part.is_complex, first.is_complex),
                 ("device", part.device, first.device),
             ):
                 if value != other:
@@ -164,7 +163,7 @@ class Shards(Rows):
                     )
         self.starts = [0, *accumulate(map(len, self.parts))]
         self.shape, self.dtype = (self.starts[-1], first.shape[1]), first.dtype
-        self.is_complex, self.device = first.is_complex, first.device
+        self.device = first.device
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]`` with the rows from ``start`` on."""

@@ -71,7 +71,7 @@ class OnDevice(Rows):
         if table.device.type != "cpu":
             raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
         self.table, self.device = table, numbered(device)
-        self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
+        self.shape, self.dtype = table.shape, table.dtype
 
     @property
     def facts(self) -> tuple[object, ...]:

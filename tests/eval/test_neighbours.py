@@ -104,14 +104,6 @@ def test_unit_rows_are_unit_rows(width, scale):
     assert torch.equal(wide.block(1, 2), wide.block(0, 3)[1:2])
 
 
-def test_complex_rows_are_rows_of_reals():
-    numbers = torch.randn(20, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
-    model = kgfast.RotatE(numbers, torch.zeros(1, 3))
-    rows = torch.view_as_real(numbers).reshape(20, 6)
-    for metric in METRICS:
-        assert_nearest(neighbours(model, [4, 2], 5, metric=metric), rows, [4, 2], metric)
-
-
 class Own:
     """A model without an attribute ``entity``."""
 

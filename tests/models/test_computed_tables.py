@@ -39,7 +39,6 @@ MODELS = {
     "distmult": (4, 4, lambda e, r: DistMult(e, r)),
     "complex": (8, 8, lambda e, r: ComplEx(e, r)),
     "complex interleaved": (8, 8, lambda e, r: ComplEx(e, r, layout="interleaved")),
-    "complex numbers": (8, 8, lambda e, r: ComplEx(_complex(e), _complex(r))),
     "cp": (8, 4, lambda e, r: CP(e, r)),
     "rescal": (3, 9, lambda e, r: RESCAL(e, r)),
     "conve": (16, 16, lambda e, r: _conve(e, r)),
@@ -68,10 +67,6 @@ LOSSES = {
     "n3": lambda model: regularizers.n3(model, HRT),
     "dura": lambda model: regularizers.dura(model, HRT),
 }
-
-
-def _complex(table):
-    return torch.view_as_complex(table.reshape(len(table), -1, 2).contiguous())
 
 
 def _conve(entity, relation):

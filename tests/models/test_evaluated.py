@@ -264,9 +264,9 @@ def test_a_model_says_how_many_queries_it_makes_at_once():
     model.query_chunk, model.sizes = None, []
     queries_of(model, HEADS[:20], RELATIONS[:20], 20)
     assert model.sizes == [20]
-    for wrong, error in ((0, ValueError), (True, TypeError), ("x" * 99, TypeError)):
+    for wrong in (0, True, "x" * 99):
         model.query_chunk = wrong
-        with pytest.raises(error, match=r"model.query_chunk must be (an int|at least 1).*; got"):
+        with pytest.raises(ValueError, match=r"model.query_chunk must be None or an int from 1"):
             queries_of(model, HEADS, RELATIONS, 90)
 
 

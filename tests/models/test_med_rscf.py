@@ -322,80 +322,30 @@ def test_scales_start_where_they_are_asked_to():
     assert MED(base("rotate"), [2, D]).w1.item() == 1
 
 
-class TestStateDicts:
-    def foreign(self, med, prefix):
-        """Load the state of another program, trained with crops by columns."""
-        own = dict(med.state_dict())
-        return {
-            f"{prefix}entity_embedding": own["model.model.entity"] + 1,
-            f"{prefix}relation_embedding": own["model.model.relation"] + 1,
-            f"{prefix}_rscf.A1": own["model.A1"] + 1,
-            f"{prefix}_rscf.W_A2": own["model.A2"] + 1,
-            f"{prefix}_rscf.W_A3.weight": (own["model.A3"] + 1).t(),
-            f"{prefix}gamma": torch.tensor([6.0]),
-            f"{prefix}embedding_range": torch.tensor([8.0 / D]),
-            "w1": torch.tensor(3.0),
-            "w2": torch.tensor(4.0),
-            "w3": torch.tensor(5.0),
-        }
-
-    @pytest.mark.parametrize("prefix", ["", "model."])
-    def test_names_of_other_programs(self, prefix):
-        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
-        before = {name: it.clone() for name, it in med.state_dict().items()}
-        scalars = {"w1": torch.tensor([3.0])} if prefix else {}  # stored as a vector of one
-        med.load_state_dict(self.foreign(med, prefix) | scalars)
-        assert [it.item() for it in (med.w1, med.w2, med.w3)] == [3.0, 4.0, 5.0]
-        for name in ("model.model.entity", "model.model.relation", "model.A1", "model.A3"):
-            torch.testing.assert_close(med.state_dict()[name], before[name] + 1)
-
-    @pytest.mark.parametrize(
-        ("name", "value", "message"),
-        [
-            ("gamma", [12.0], r"model\.gamma is 12, but the model's gamma is 6"),
-            ("embedding_range", [0.5], "but the model's embedding_range is 1"),
-            ("gamma", [1.0, 1.0], r"gamma must be one number; got shape \[2\]"),
-        ],
-    )
-    def test_options_of_another_model_are_refused(self, name, value, message):
-        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
-        state = self.foreign(med, "model.") | {f"model.{name}": torch.tensor(value)}
-        with pytest.raises(ValueError, match=message):
-            med.load_state_dict(state)
-
-    def test_embeddings_of_a_module_are_not_turned(self):
-        rscf = wrapped("rotate", False)[1]
-        own = rscf.state_dict()
-        given = {
-            "entity_embedding.weight": own["model.entity"] + 1,
-            "relation_embedding.weight": own["model.relation"],
-            "A1": own["A1"],
-        }
-        expected = own["model.entity"] + 1
-        rscf.load_state_dict(given)
-        assert torch.equal(rscf.entity, expected)
-
-    def test_crops_by_columns_used_as_prefixes_warn(self):
-        """The mark of such a checkpoint is found at any prefix, and in a part of a module."""
-        saved = MED(base("rotate"), [2, D], crop="split").state_dict()
-        prefixed = {f"module.{name}": it for name, it in saved.items()}
-        med, filtered = MED(base("rotate"), [2, D]), MED(wrapped("rotate", True)[1], [2, D])
-        for target, state in (
-            (med, saved),
-            (med, prefixed),
-            (torch.nn.ModuleDict({"module": med}), prefixed),
-            (filtered, self.foreign(filtered, "")),
-        ):
-            with pytest.warns(UserWarning, match="trained with crop='split'"):
-                target.load_state_dict(state)
-        assert not med.crop_is_split
-        assert not filtered.crop_is_split
-
-    def test_matrices_that_do_not_fit_are_named(self):
-        rscf = wrapped("rotate", True)[1]
-        state = dict(rscf.state_dict())
-        with pytest.raises(ValueError, match=r"A2 must have shape \[16, 8\]; got \[3, 3\]"):
-            rscf.load_state_dict(state | {"A2": torch.zeros(3, 3)})
-        del state["A3"]
-        with pytest.raises(RuntimeError, match="A3"):
-            rscf.load_state_dict(state)
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_state_dicts_of_other_programs(prefix):
+    med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+    before = {name: it.clone() for name, it in med.state_dict().items()}
+    state = {
+        f"{prefix}entity_embedding": before["model.model.entity"] + 1,
+        f"{prefix}relation_embedding.weight": before["model.model.relation"] + 1,
+        f"{prefix}_rscf.A1": before["model.A1"] + 1,
+        f"{prefix}_rscf.W_A2": before["model.A2"] + 1,
+        f"{prefix}_rscf.W_A3.weight": (before["model.A3"] + 1).t(),
+        f"{prefix}gamma": torch.tensor([6.0]),
+        f"{prefix}embedding_range": torch.tensor([8.0 / D]),
+        "w1": torch.tensor([3.0]),  # a vector of one
+        "w2": torch.tensor(4.0),
+        "w3": torch.tensor(5.0),
+    }
+    med.load_state_dict(state)
+    assert [it.item() for it in (med.w1, med.w2, med.w3)] == [3.0, 4.0, 5.0]
+    for name in ("model.model.entity", "model.model.relation", "model.A1", "model.A2", "model.A3"):
+        torch.testing.assert_close(med.state_dict()[name], before[name] + 1)
+    with pytest.raises(ValueError, match=r"gamma is 12, but the model's gamma is 6"):
+        med.load_state_dict(state | {f"{prefix}gamma": torch.tensor([12.0])})
+    with pytest.raises(RuntimeError, match=r"size mismatch for model\.A2"):
+        med.load_state_dict(state | {f"{prefix}_rscf.W_A2": torch.zeros(3, 3)})
+    del state["w3"]
+    with pytest.raises(RuntimeError, match="w3"):
+        med.load_state_dict(state)

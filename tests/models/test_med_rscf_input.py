@@ -8,9 +8,9 @@ from kgfast.losses import med_of_scores, sampled_scores
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
 
-@pytest.mark.parametrize("dims", [8, None])
+@pytest.mark.parametrize("dims", [8, None, []])
 def test_dims_that_are_no_sequence(dims):
-    with pytest.raises(TypeError, match=f"dims must be a sequence of ints.*got {dims!r}"):
+    with pytest.raises(TypeError, match="dims must be a sequence of ints"):
         MED(base("rotate"), dims)
 
 
@@ -44,7 +44,6 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         ),
         (lambda: RSCF(ConvE.init(N, R, 50)), "goes around RotatE, TransE, DistMult and ComplEx"),
         (lambda: MED(base("rotate"), [D], scales=None), "three finite numbers.*got None"),
-        (lambda: MED(base("rotate"), []), "dims must name at least one"),
         (lambda: MED(base("rotate"), [4, 2]), r"dims must increase; got \[4, 2\]"),
         (lambda: MED(base("rotate"), [4, 9]), r"dims must be in 1 \.\. 8; got 9"),
         (lambda: MED(base("rotate"), [D], 2), r"submodels_per_step must be in 1 \.\. 1"),

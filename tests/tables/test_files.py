@@ -52,14 +52,6 @@ def test_every_format_gives_the_rows_that_it_was_given(tmp_path, write, dtype):
     assert torch.equal(table.mapped(), rows)
 
 
-def test_complex_numbers_are_pairs_of_reals(tmp_path):
-    values = torch.view_as_complex(made(7, 4).view(7, 2, 2))
-    np.save(tmp_path / "c.npy", values.numpy())
-    table = tables.open(tmp_path / "c.npy")
-    assert table.is_complex
-    agree(table, torch.view_as_real(values).reshape(7, 4))
-
-
 def test_a_list_is_one_table(tmp_path):
     rows = made(7)
     (tmp_path / "a").mkdir()
