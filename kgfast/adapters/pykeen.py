@@ -134,6 +134,11 @@ def _tables(representations: Any) -> Rows:
     return [representation(indices=None).detach() for representation in representations]
 
 
+def _real(rows: Tensor) -> Tensor:
+    """Return complex rows ``[N, D]`` as reals ``[N, 2D]``, in place if they lie so."""
+    return torch.view_as_real(rows.contiguous()).flatten(1)
+
+
 def _native(model: Any) -> Model | None:
     """Return the model of that name, if it has one entity and one relation table."""
     interaction = _unclamped(model.interaction)
@@ -155,13 +160,17 @@ _Build = Callable[[Any, Tensor, Tensor], Model | None]
 _NATIVE: dict[type, _Build] = {
     # PyKEEN ignores p and power_norm of RotatE, and takes the norm of the whole vector.
     interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
-        entity.contiguous(), relation.contiguous(), norm="l2"
+        _real(entity),
+        _real(relation),
+        norm="l2",
+        relation_format="complex",
+        layout="interleaved",
     ),
     interactions.TransEInteraction: _transe,
     interactions.DistMultInteraction: lambda _, entity, relation: DistMult(entity, relation),
     interactions.RESCALInteraction: lambda _, entity, relation: RESCAL(entity, relation.flatten(1)),
     interactions.ComplExInteraction: lambda _, entity, relation: ComplEx(
-        entity.contiguous(), relation.contiguous()
+        _real(entity), _real(relation), layout="interleaved"
     ),
 }
 

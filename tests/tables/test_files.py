@@ -188,9 +188,9 @@ def test_a_file_that_changes_is_seen_when_it_is_read(tmp_path):
 def test_rows_next_to_each_other_are_read_together(tmp_path, monkeypatch):
     rows = made(5000, 4)
     table = tables.open(as_npy(tmp_path, rows))
-    reads, read = [], tables.files.FileTable.read_into
+    reads, read = [], tables.opening.FileTable.read_into
     monkeypatch.setattr(
-        tables.files.FileTable,
+        tables.opening.FileTable,
         "read_into",
         lambda self, start, out: reads.append((start, len(out))) or read(self, start, out),
     )
