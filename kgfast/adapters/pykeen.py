@@ -139,6 +139,12 @@ def _real(rows: Tensor) -> Tensor:
     return torch.view_as_real(rows.contiguous()).flatten(1)
 
 
+def _rotate(entity: Tensor, relation: Tensor, norm: Literal["modulus", "l2"] = "l2") -> RotatE:
+    return RotatE(
+        _real(entity), _real(relation), norm=norm, relation_format="complex", layout="interleaved"
+    )
+
+
 def _native(model: Any) -> Model | None:
     """Return the model of that name, if it has one entity and one relation table."""
     interaction = _unclamped(model.interaction)
@@ -159,13 +165,7 @@ def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
 _Build = Callable[[Any, Tensor, Tensor], Model | None]
 _NATIVE: dict[type, _Build] = {
     # PyKEEN ignores p and power_norm of RotatE, and takes the norm of the whole vector.
-    interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
-        _real(entity),
-        _real(relation),
-        norm="l2",
-        relation_format="complex",
-        layout="interleaved",
-    ),
+    interactions.RotatEInteraction: lambda _, entity, relation: _rotate(entity, relation),
     interactions.TransEInteraction: _transe,
     interactions.DistMultInteraction: lambda _, entity, relation: DistMult(entity, relation),
     interactions.RESCALInteraction: lambda _, entity, relation: RESCAL(entity, relation.flatten(1)),

@@ -146,8 +146,8 @@ def test_modes_and_gradients_stay_as_they_were():
 def test_a_wrong_conversion_is_not_silent(monkeypatch):
     kind = next(it for it in adapter._NATIVE if it.__name__ == "RotatEInteraction")
     for wrong in (
-        lambda _, e, r: kgfast.RotatE(e, r, norm="modulus"),  # another function
-        lambda _, e, r: kgfast.RotatE(e, r.conj().resolve_conj(), norm="l2"),  # turns back
+        lambda _, e, r: adapter._rotate(e, r, norm="modulus"),  # another function
+        lambda _, e, r: adapter._rotate(e, r.conj().resolve_conj()),  # turns back
     ):
         monkeypatch.setitem(adapter._NATIVE, kind, wrong)
         with pytest.raises(ValueError, match=r"RotatE of PyKEEN: kgfast scores .*, not "):
