@@ -254,16 +254,6 @@ class Model(nn.Module, ABC):
             return Candidates(self.relation)
         return Candidates(self.entity)
 
-    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return the candidates of several crops at once, for a step of training."""
-        return [candidates_at(self, side, dim) for dim in dims]
-
-    def queries_of(
-        self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
-    ) -> list[Tensor]:
-        """Return the queries of several crops at once, for a step of training."""
-        return [queries_at(self, anchors, relations, side, dim) for dim in dims]
-
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:

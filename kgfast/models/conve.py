@@ -129,20 +129,6 @@ class ConvE(Model):
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
         return (num_entities, dim), (2 * num_relations, dim)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move or cast like any module; the network stays in the precision of queries."""
-        super()._apply(fn, recurse)
-
-        def widened(values: Tensor) -> Tensor:
-            return values.to(self._dtype) if values.is_floating_point() else values
-
-        for module in self.children():
-            module._apply(widened)
-        self.bias.data = widened(self.bias.data)
-        if self.bias.grad is not None:
-            self.bias.grad = widened(self.bias.grad)
-        return self
-
     @property
     def num_relations(self) -> int:
         return len(self.relation) // 2

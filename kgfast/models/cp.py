@@ -1,7 +1,5 @@
 """CP (Hitchcock 1927; Lacroix et al. 2018, arXiv 1806.07297): heads have separate rows."""
 
-from typing import NoReturn
-
 from torch import Tensor
 
 from kgfast.models.base import Candidates, Model, Shapes, Side, check_width, query_rows
@@ -76,7 +74,3 @@ class CP(Model):
 
     def _half(self, rows: Tensor, side: Side) -> Tensor:
         return rows[:, : self.dim] if side == "head" else rows[:, self.dim :]
-
-    def first_columns(self, dim: int) -> NoReturn:
-        """Raise a ValueError: rows are halves already."""
-        raise ValueError("crop: split crops cut complex rows; rows of CP are a head's and a tail's")

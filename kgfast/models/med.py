@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Model, Side, check_dim
+from kgfast.models.base import Candidates, Model, Side, candidates_of, check_dim, queries_of
 from kgfast.models.conve import ConvE
+from kgfast.models.cp import CP
 from kgfast.models.rescal import RESCAL
 from kgfast.models.wrapper import Wrapper
 
@@ -84,8 +85,8 @@ class MED(Wrapper):
         super().__init__(model)
         if isinstance(model, MED):
             raise ValueError("model is croppable already: put MED around the inner model")
-        if isinstance(model, ConvE | RESCAL):
-            raise ValueError(f"dims: {type(model).__name__} cannot be cropped")
+        if isinstance(model, ConvE | RESCAL) or (crop == "split" and isinstance(model, CP)):
+            raise ValueError(f"dims: {type(model).__name__} cannot be cropped ({crop})")
         check_option("crop", crop, CROPS)
         check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
         check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
@@ -145,16 +146,18 @@ class MED(Wrapper):
         return self.model.candidates(side, dims)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """Return the candidates of several crops at once, for a step of training."""
         if self.crop == "split":
-            return super().candidates_of(side, dims)
-        return self.model.candidates_of(side, dims)
+            return [self.candidates(side, dim) for dim in dims]
+        return candidates_of(self.model, side, dims)
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
+        """Return the queries of several crops at once, for a step of training."""
         if self.crop == "split":
-            return super().queries_of(anchors, relations, side, dims)
-        return self.model.queries_of(anchors, relations, side, dims)
+            return [self.queries(anchors, relations, side, dim) for dim in dims]
+        return queries_of(self.model, anchors, relations, side, dims)
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; None for ``split``, which cuts operands."""

@@ -79,10 +79,6 @@ class RESCAL(Model):
         """Raise a ValueError: there are no crops."""
         raise ValueError("dims: RESCAL cannot be cropped")
 
-    def first_columns(self, dim: int) -> NoReturn:
-        """Raise a ValueError: there are no crops."""
-        self.crop_width(dim)
-
 
 def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
     """Multiply each row separately with its relation's matrix, so that no other row matters."""

@@ -134,7 +134,7 @@ class RSCF(Wrapper):
     ) -> list[Tensor]:
         """Return the queries of several crops; all at once if they train."""
         if not torch.is_grad_enabled():
-            return super().queries_of(anchors, relations, side, dims)
+            return [self.queries(anchors, relations, side, dim) for dim in dims]
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
             queries = self._filtered(anchors, relations, side, widths)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import MED, RSCF, ComplEx, ConvE, RotatE, losses, rank
+from kgfast import CP, MED, RSCF, ComplEx, ConvE, RotatE, losses, rank
 from kgfast.losses import med_of_scores, sampled_scores
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
@@ -61,7 +61,7 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1, torch.inf)), "three finite numbers"),
-        (lambda: MED(ConvE.init(N, R, 50), [10]), "ConvE cannot be cropped"),
+        (lambda: MED(CP.init(N, R, D), [4, D], crop="split"), "CP cannot be cropped"),
         (
             lambda: med_of_scores(
                 torch.zeros(2, 1), torch.zeros(2, 1, 1), (0.5, 1), (torch.ones(()),) * 3,
