@@ -1,6 +1,7 @@
 """Models, which make queries; a score and a table make the scores."""
 
 from kgfast.models.base import (
+    EPSILON,
     SIDES,
     Candidates,
     Model,
@@ -20,7 +21,7 @@ from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.med import MED
 from kgfast.models.reciprocal import Reciprocal
 from kgfast.models.rescal import RESCAL
-from kgfast.models.rotate import EPSILON, RotatE
+from kgfast.models.rotate import RotatE
 from kgfast.models.rscf import RSCF
 from kgfast.models.tables import from_array
 from kgfast.models.transe import TransE

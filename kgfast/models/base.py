@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast import ops
-from kgfast.kernels.backend import Composition
 from kgfast.models.dropout import Dropout
-from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, xavier_normal
+from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, uniform, xavier_normal
 from kgfast.models.tables import Table, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
@@ -26,6 +25,8 @@ Side = Literal["head", "relation", "tail"]  # the predicted side
 SIDES: tuple[Side, Side] = ("head", "tail")  # sides of entities: the default of calls
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
+EPSILON = 2.0
+GAMMA = 12.0  # margin by default
 Shapes = tuple[tuple[int, int], tuple[int, int]]
 
 # Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
@@ -128,6 +129,8 @@ class Model(nn.Module, ABC):
     has_wide_relations: bool = False
     has_large_operators: bool = False
     dims: list[int] | None = None
+    _planes: tuple[int, int] = (1, 1)  # planes of `dim` columns in rows of both tables
+    _is_uniform: bool = False  # fresh tables are uniform in +-(gamma + 2) / dim
     entity: Tensor
     relation: Tensor
 
@@ -179,7 +182,8 @@ class Model(nn.Module, ABC):
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
         """Return the shapes of fresh tables of entities and relations."""
-        return (num_entities, dim), (num_relations, dim)
+        of_entities, of_relations = cls._planes
+        return (num_entities, of_entities * dim), (num_relations, of_relations * dim)
 
     @classmethod
     def _fills(
@@ -190,6 +194,9 @@ class Model(nn.Module, ABC):
         options: Mapping[str, Any],
     ) -> tuple[Fill, Fill]:
         """Return the functions that draw fresh tables of entities and relations."""
+        if cls._is_uniform:
+            fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
+            return fill, fill
         entity, relation = (xavier_normal(shape, generator) for shape in shapes)
         return entity, relation
 
@@ -283,9 +290,10 @@ class Model(nn.Module, ABC):
         # with gradients, writing into slices would copy them
         if torch.is_grad_enabled() or len(anchors) <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
-        shape = (len(anchors), self.query_width)
-        result = torch.empty(shape, dtype=dtype, device=self.entity.device)
-        for i in range(0, len(anchors), step):
+        first = self._queries(anchors[:step], relations[:step], side, dims)
+        result = first.new_empty((len(anchors), first.shape[1]), dtype=dtype)
+        result[:step] = first
+        for i in range(step, len(anchors), step):
             rows = slice(i, i + step)
             result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
         return result
@@ -295,11 +303,6 @@ class Model(nn.Module, ABC):
         """Return the dtype of queries: half-precision tables are read as float32."""
         return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
 
-    @property
-    def query_width(self) -> int:
-        """Count the columns of a query: the columns of an entity, unless a model overrides this."""
-        return int(self.entity.shape[1])
-
     def _check_side(self, side: Side) -> None:
         if side not in SIDES and not (side == "relation" and self.scores_relations):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
@@ -307,10 +310,6 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         """Make the queries of a few rows, in the precision of :func:`query_rows`."""
-
-    def _composition(self, side: Side) -> Composition | None:
-        """Return how the queries of entities are made of two rows each; None: some other way."""
-        return None
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """Return rows of the relation table for queries of a side; inverses have their own rows."""

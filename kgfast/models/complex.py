@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
-from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.complex_rows import Layout, check_layout, product, split
 from kgfast.models.tables import Table
 
@@ -31,16 +31,13 @@ class ComplEx(Model):
 
     score = "dot"
     scores_relations = True
+    _planes = (2, 2)
 
     def __init__(self, entity: Table, relation: Table, *, layout: Layout = "halves") -> None:
         super().__init__(entity, relation)
         self.dim = check_layout("entity", self.entity, layout)
         check_width("relation", self.relation, [2 * self.dim], "as entities")
         self.layout = layout
-
-    @classmethod
-    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
-        return (num_entities, 2 * dim), (num_relations, 2 * dim)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         products = self._products(anchors, relations, side)
@@ -53,14 +50,12 @@ class ComplEx(Model):
         others = self.entity if side == "relation" else self.relation
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
         if side != "relation" and ops.serves_composition(self.entity, others):
-            return ops.compose(*rows, self._composition(side))
+            how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
+            return ops.compose(*rows, how)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
             rows = rows[1], rows[0]
         other = split(rows[1], self.layout)
         return product(rows[0], other, self.layout, conjugates=side != "tail")
-
-    def _composition(self, side: Side) -> Composition:
-        return Composition("multiply_complex", side == "head", self.layout == "interleaved")
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; zeros in a query crop ``re | im`` rows exactly."""

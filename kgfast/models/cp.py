@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kgfast.models.base import Candidates, Model, Shapes, Side, check_width, query_rows
+from kgfast.models.base import Candidates, Model, Side, check_width, query_rows
 from kgfast.models.tables import Table
 from kgfast.tables import is_table
 
@@ -39,6 +39,7 @@ class CP(Model):
 
     score = "dot"
     scores_relations = True
+    _planes = (2, 1)
 
     def __init__(self, entity: Table, relation: Table) -> None:
         if is_table(entity):
@@ -51,14 +52,6 @@ class CP(Model):
             )
         self.dim = width // 2
         check_width("relation", self.relation, [self.dim], "half as many as entities")
-
-    @classmethod
-    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
-        return (num_entities, 2 * dim), (num_relations, dim)
-
-    @property
-    def query_width(self) -> int:
-        return self.dim
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         if side == "relation":

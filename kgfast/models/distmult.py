@@ -36,8 +36,5 @@ class DistMult(Model):
         others = self.entity if side == "relation" else self.relation
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
         if ops.serves_composition(self.entity, others):
-            return ops.compose(*rows, self._composition(side))
+            return ops.compose(*rows, Composition("multiply"))
         return rows[0] * rows[1]
-
-    def _composition(self, side: Side) -> Composition:
-        return Composition("multiply")

@@ -1,28 +1,24 @@
 """RotatE (Sun et al. 2019, arXiv 1902.10197): relations rotate complex entity embeddings."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
 from kgfast.models.base import (
+    EPSILON,
+    GAMMA,
     Model,
-    Shapes,
     Side,
     check_width,
     distinct_relations,
     query_rows,
 )
 from kgfast.models.complex_rows import Complex, Layout, check_layout, product, split
-from kgfast.models.fresh import Fill, uniform
 from kgfast.models.tables import Table
 
-EPSILON = 2.0
-GAMMA = 12.0  # margin by default
 RelationFormat = Literal["raw", "phase", "complex"]
 _FORMATS = ("raw", "phase", "complex")
 
@@ -58,10 +54,14 @@ class RotatE(Model):
 
     Examples
     --------
+    >>> import torch
     >>> model = RotatE.init(num_entities=5, num_relations=2, dim=4, seed=0)
     >>> model.queries(torch.tensor([0, 1]), torch.tensor([0, 1]), "tail").shape
     torch.Size([2, 8])
     """
+
+    _planes = (2, 1)
+    _is_uniform = True
 
     def __init__(
         self,
@@ -106,21 +106,6 @@ class RotatE(Model):
     def phase_unit(self) -> float:
         """Return the radians of one unit of a relation's entry."""
         return math.pi / self.embedding_range if self.relation_format == "raw" else 1.0
-
-    @classmethod
-    def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
-        return (num_entities, 2 * dim), (num_relations, dim)
-
-    @classmethod
-    def _fills(
-        cls,
-        shapes: Shapes,
-        dim: int,
-        generator: torch.Generator | None,
-        options: Mapping[str, Any],
-    ) -> tuple[Fill, Fill]:
-        fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
-        return fill, fill
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if ops.serves_composition(self.entity, self.relation):

@@ -1,15 +1,10 @@
 """TransE (Bordes et al. 2013): relations translate entity embeddings."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import Composition
-from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
-from kgfast.models.fresh import Fill, uniform
-from kgfast.models.rotate import EPSILON, GAMMA
+from kgfast.models.base import GAMMA, Model, Side, check_width, query_rows
 from kgfast.models.tables import Table
 
 
@@ -27,12 +22,14 @@ class TransE(Model):
 
     Examples
     --------
+    >>> import torch
     >>> model = TransE(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
     >>> model.queries(torch.tensor([0]), torch.tensor([0]), "tail")
     tensor([[1.]])
     """
 
     scores_relations = True
+    _is_uniform = True
 
     def __init__(
         self,
@@ -49,22 +46,8 @@ class TransE(Model):
         check_width("relation", self.relation, [self.dim], "as entities")
         self.gamma, self.norm, self.score = gamma, norm, norm
 
-    @classmethod
-    def _fills(
-        cls,
-        shapes: Shapes,
-        dim: int,
-        generator: torch.Generator | None,
-        options: Mapping[str, Any],
-    ) -> tuple[Fill, Fill]:
-        fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
-        return fill, fill
-
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if side == "relation":
             return query_rows(self.entity, relations) - query_rows(self.entity, anchors)
         anchor, relation = query_rows(self.entity, anchors), query_rows(self.relation, relations)
         return anchor + relation if side == "tail" else anchor - relation
-
-    def _composition(self, side: Side) -> Composition:
-        return Composition("add", side == "head")

@@ -113,7 +113,7 @@ class Wrapper(Model):
         by_leaf = {name.rpartition(".")[2]: name for name in held}
         renamed = {}
         for name, value in state_dict.items():
-            is_weight = name.endswith(".weight")  # of a linear layer or a table
+            is_weight = name.endswith(".weight")  # tells a linear layer, or a table
             leaf = name.removesuffix(".weight").rpartition(".")[2]
             if leaf in _OPTIONS:
                 option = getattr(unwrapped(self), leaf)
