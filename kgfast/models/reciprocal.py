@@ -135,6 +135,7 @@ class Reciprocal(Wrapper):
         return replace(whole, table=whole.table[rows], bias=bias, factor=factor)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """Return the candidates of several crops at once, for a step of training."""
         if side == "relation":
             return [self.candidates(side, dim) for dim in dims]
         return candidates_of(self.model, "tail", dims)
