@@ -44,6 +44,9 @@ class KgfastSearchIndex:
     ([[1.0, 0.0]], [[0, 1]])
     """
 
+    idxs: list[str]
+    _parts: list[Tensor]
+
     def __init__(self, model: Any, *, similarity: str | None = None) -> None:
         if similarity is None:
             name = getattr(getattr(model, "mteb_model_meta", None), "similarity_fn_name", None)
@@ -107,8 +110,7 @@ class KgfastSearchIndex:
 
     def clear(self) -> None:
         """Forget all documents."""
-        self.idxs: list[str] = []
-        self._parts: list[Tensor] = []
+        self.idxs, self._parts = [], []
 
     def _best(self, queries: Tensor, table: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return scores and numbers of the best rows, or of all rows if there are fewer."""

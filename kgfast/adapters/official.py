@@ -306,8 +306,8 @@ def _loaded(folder: Path) -> Model:
                 f"{source}: {what} must have {rows} rows, as config.json says; got "
                 f"{len(state[what])}"
             )
-    tables = (state[what] for what in _TABLES)
-    return _model_of(str(source), name, *tables, gamma, state.get("embedding_range"))
+    entity, relation = (state[what] for what in _TABLES)
+    return _model_of(str(source), name, entity, relation, gamma, state.get("embedding_range"))
 
 
 def _model_of(

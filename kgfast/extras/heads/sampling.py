@@ -34,14 +34,14 @@ class Outputs(NamedTuple):
     ids: Tensor | None  # int64 [M], ascending; None: all
 
     @property
-    def count(self) -> int:
+    def num_outputs(self) -> int:
         return len(self.weight if self.ids is None else self.ids)
 
 
 def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Tensor:
     """Draw one output for each row of ``hidden [B, D]`` from ``softmax(scores / temperature)``."""
     drawn = hidden.new_empty(len(hidden), dtype=torch.int64)
-    step = max(1, _SCRATCH // min(WIDTH, outputs.count))
+    step = max(1, _SCRATCH // min(WIDTH, outputs.num_outputs))
     with ops.cores_for_kernels(hidden.device):  # no torch operator here is large
         for first in range(0, len(hidden), step):
             rows = hidden[first : first + step]
@@ -72,11 +72,11 @@ def _blocks(
     """Draw a block for each row and return the block's first place, int64 ``[B]``."""
     rows = _numbers(hidden, first_row)
     chosen, zeros = torch.zeros_like(rows), torch.zeros_like(rows)
-    if outputs.count <= WIDTH:
+    if outputs.num_outputs <= WIDTH:
         return chosen
     scaled, loss = hidden.to(result_dtype(hidden)) / temperature, run.CrossEntropy(zeros, 0.0)
     highest = torch.full(rows.shape, -torch.inf, dtype=torch.float64, device=rows.device)
-    for first in range(0, outputs.count, WIDTH):
+    for first in range(0, outputs.num_outputs, WIDTH):
         block: slice | Tensor = slice(first, first + WIDTH)
         block = block if outputs.ids is None else outputs.ids[block]
         bias = None if outputs.bias is None else outputs.bias[block] / temperature
@@ -94,10 +94,10 @@ def _within(
     hidden: Tensor, first: int, outputs: Outputs, blocks: Tensor, temperature: float, seed: int
 ) -> Tensor:
     """Draw an output of the block of each row."""
-    width = min(WIDTH, outputs.count)
+    width = min(WIDTH, outputs.num_outputs)
     places = blocks[:, None] + torch.arange(width, dtype=torch.int64, device=blocks.device)
-    is_missing = places >= outputs.count
-    places.clamp_(max=outputs.count - 1)
+    is_missing = places >= outputs.num_outputs
+    places.clamp_(max=outputs.num_outputs - 1)
     ids = places if outputs.ids is None else outputs.ids[places]
     scores = ops.indexed_scores(hidden, outputs.weight, ids, "dot", bias=outputs.bias)
     scores = scores.double().div_(temperature)

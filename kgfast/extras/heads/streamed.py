@@ -139,7 +139,9 @@ class StreamedHead(nn.Module):
         """
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction must be mean, sum or none; got {reduction!r}")
-        rows, bias, ids = self.weight, self.bias, None
+        rows: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        ids = None
         if candidate_ids is not None:
             self._check_candidates(candidate_ids)
             ids = candidate_ids.sort().values

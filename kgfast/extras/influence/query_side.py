@@ -87,7 +87,7 @@ class Asker(nn.Module):
             with ExitStack() as hooks:
                 for linear, shift in zip(self.linears, shifts, strict=True):
 
-                    def hook(_: Any, into: Any, out: Any, shift: Tensor = shift) -> Tensor:
+                    def hook(_: Any, into: Any, out: Tensor, shift: Tensor = shift) -> Tensor:
                         inputs.append(into[0][0])
                         return out + shift  # the gradient of the shift is that of the output
 
@@ -97,7 +97,7 @@ class Asker(nn.Module):
 
         side = queries.side
         shifts = [slopes.new_zeros(linear.out_features) for linear in self.linears]
-        each = vmap(
+        each: Any = vmap(
             grad(value, argnums=(0, 1, 2, 3), has_aux=True),
             in_dims=(None, None, 0, 0, 0),
             chunk_size=_EXAMPLES,

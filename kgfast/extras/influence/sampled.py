@@ -21,7 +21,7 @@ from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker
 from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
-from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
+from kgfast.models import MED, RSCF, SIDES, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
 from kgfast.training import Batch, Negatives, Objective, asked_of, loss_of
 from kgfast.training.config import LossConfig
@@ -159,15 +159,14 @@ class SampledInfluence:
     """Inner products of gradients of a loss of sampled negatives, at one state of a model."""
 
     def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
-        if isinstance(model, MED):
+        if isinstance(model, MED | RSCF):
             raise TypeError(
-                "influences of MED are not served: the loss of MED weighs an example by the other "
-                "examples of the batch"
+                f"influences of {type(model).__name__} are not served: MED weighs an example by "
+                "the other examples of the batch, and RSCF filters rows of candidates"
             )
         self._asker = Asker(model) if parameters == "all" else None
         self._model, self._loss = model, loss
         self._table = model.entity.detach()
-        self._candidates: dict[Side, Candidates] = {}  # once for each side: RSCF's take a while
         self._replay = Replay(origin, self._table.device)
         numbers = self._table.shape[1] * (origin.config.data.neg_size + 2)  # an example's rows
         self._rows_at_once = max(1, _NUMBERS // numbers)
@@ -211,7 +210,7 @@ class SampledInfluence:
             takes_part &= torch.isin(index, wanted)
         of, place = takes_part.nonzero(as_tuple=True)
         ids = index[of, place]
-        rows = self._candidate_rows(made[of], ids, slopes[of, place], asked.side)
+        rows = self._candidate_rows(made[of], ids, slopes[of, place])
         if self._asker is None or of_queries is None:
             return _Entries.sorted(of, ids, rows), None
         found = self._asker.gradients(asked, of_queries)
@@ -227,15 +226,11 @@ class SampledInfluence:
     ) -> tuple[Tensor, Tensor | None]:
         """Return slopes of scores ``[B, 1 + K]``; with an asker, gradients of queries too."""
         model, side = self._model, drawn.queries.side
-        if side not in self._candidates:
-            with torch.no_grad():
-                candidates = candidates_at(model, side, None)
-            self._candidates[side] = with_gamma(candidates, model, made.dtype)
-        candidates = self._candidates[side]
-        options: Any = {"bias": candidates.bias, "factor": candidates.factor}
+        with torch.no_grad():
+            bias = with_gamma(candidates_at(model, side, None), model, made.dtype).bias
         with torch.enable_grad():
             leaf = made.detach().requires_grad_()
-            scores = ops.indexed_scores(leaf, self._table, index, model.score, **options)
+            scores = ops.indexed_scores(leaf, self._table, index, model.score, bias=bias)
             seen = scores.detach().requires_grad_()
             rows = _loss(self._loss).of_scores(seen[:, 0], seen[:, 1:], mask=drawn.mask)
             (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
@@ -243,17 +238,14 @@ class SampledInfluence:
                 return slopes, None
             return slopes, torch.autograd.grad(scores, leaf, slopes)[0]
 
-    def _candidate_rows(self, queries: Tensor, ids: Tensor, slopes: Tensor, side: Side) -> Tensor:
+    def _candidate_rows(self, queries: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
         """Return ``slope dscore / drow`` of pairs of a query and an entity, ``[P, G]``."""
         whole = queries.new_empty(len(ids), self._table.shape[1])
         for some in _slices(len(ids), max(1, _NUMBERS // whole.shape[1])):
             with torch.enable_grad():
                 rows = self._table[ids[some]].to(whole.dtype).requires_grad_()
                 index = torch.arange(len(rows), dtype=torch.int64, device=rows.device)[:, None]
-                factor = candidates_at(self._model.with_entity(rows), side, None).factor
-                scores = ops.indexed_scores(
-                    queries[some], rows, index, self._model.score, factor=factor
-                )
+                scores = ops.indexed_scores(queries[some], rows, index, self._model.score)
                 (whole[some],) = torch.autograd.grad(scores, rows, slopes[some, None])
         return whole
 

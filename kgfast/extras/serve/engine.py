@@ -64,7 +64,7 @@ class Engine:
 
     def answer(self, question: Question) -> Answer:
         """Return the JSON object that answers a question."""
-        columns = {role: _ids(ids) for role, ids in question.columns.items()}
+        columns: Any = {role: _ids(ids) for role, ids in question.columns.items()}
         if question.kind == "score":
             return self._score(columns)
         candidates: Any = self.types if question.types else None

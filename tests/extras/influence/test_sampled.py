@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import losses, ops
+from kgfast import losses
 from kgfast.datasets import synthetic
 from kgfast.extras.influence import sampled as module
 from kgfast.extras.influence import self_influence, tracin
@@ -139,50 +139,13 @@ def test_values_are_those_of_autograd(run, parameters, monkeypatch):
     assert_close(self_influence(run, parameters=parameters).double(), squares)
 
 
-RSCF_RUNS = {
-    "rotate": {"data": {"neg_size": 6}},
-    "transe": {"model": {"name": "transe", "base_dim": 8}, "data": {"neg_size": 4}},
-}
-
-
-@pytest.mark.parametrize("name", [pytest.param("rotate", marks=pytest.mark.slow), "transe"])
-def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
-    sections = {it: dict(section) for it, section in RSCF_RUNS[name].items()}
-    sections["model"] = sections.get("model", {"base_dim": 4}) | {"use_rscf": True}
-    sections["data"] |= {"train_bs": 32}
-    trainer_of(tmp_path, GRAPH, train={"steps": 4, "keep_every": 4}, **sections).fit()
-    stages = stages_of(tmp_path, None, None, None, "cpu", False)
-    (checkpoint,), test = stages.checkpoints, GRAPH.test.hrt[:3]
-    replay, model = Replay(checkpoint.origin, torch.device("cpu")), checkpoint.open()
-    ids, drawn = next(drawn_again(checkpoint))
-    rows, tests = (
-        torch.stack([_by_dense_scores(model, some, row, stages.loss.alpha) for row in range(count)])
-        for some, count in ((drawn, 6), (replay.others(ExampleQueries.of(test, "tail")), 3))
-    )
-    found = tracin(tmp_path, test=test).matrix[:, ids[:6]]
-    assert_close(found, stages.rates[0] * tests @ rows.T)
-    with pytest.raises(TypeError, match="influences of RSCF are not served"):
-        tracin(tmp_path, test=test, parameters="all")
-
-
-def _by_dense_scores(model, drawn, row, alpha):
-    """Return the gradient of the table as candidates, by scores of all entities."""
-    queries = drawn.queries
-    query = model.queries(queries.anchors[row, None], queries.relations[row, None], queries.side)
-    table = model.entity.detach().clone().requires_grad_()
-    factor = model.with_entity(table).candidates(queries.side).factor
-    scores = ops.pairwise_scores(query.detach(), table, model.score, factor=factor) + model.gamma
-    negatives = scores[:, drawn.negatives[row]]
-    loss = losses.NSSALoss(alpha=alpha).of_scores(scores[0, queries.targets[row, None]], negatives)
-    return flat(loss * drawn.factor[row], [table])
-
-
-def test_croppable_models_are_refused(tmp_path):
-    sections = {"model": {"base_dim": 8}, "data": {"neg_size": 4, "train_bs": 32}}
-    trainer_of(tmp_path, GRAPH, med={"dims": [4, 8]}, train={"steps": 1}, **sections).fit()
-    with pytest.raises(
-        TypeError, match="MED are not served: the loss of MED weighs an example by the"
-    ):
+@pytest.mark.parametrize("wrapper", ["MED", "RSCF"])
+def test_wrapped_models_are_refused(tmp_path, wrapper):
+    sections = {"model": {"base_dim": 8, "use_rscf": wrapper == "RSCF"}}
+    sections |= {"med": {"dims": [4, 8]}} if wrapper == "MED" else {}
+    data = {"neg_size": 4, "train_bs": 32}
+    trainer_of(tmp_path, GRAPH, data=data, train={"steps": 1}, **sections).fit()
+    with pytest.raises(TypeError, match=f"influences of {wrapper} are not served"):
         tracin(tmp_path, test=GRAPH.test.hrt[:1])
 
 
