@@ -1,5 +1,6 @@
 """mteb's search index: exact ids whatever the batch or the order of adding."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from kgfast.adapters import mteb as adapter
 from kgfast.adapters.mteb import KgfastSearchIndex
+from support.overlay import run_tests_with
 
 DOCUMENTS, QUERIES, DIM = 211, 13, 16
 NAMES = [f"d{row}" for row in range(DOCUMENTS)]
@@ -232,3 +234,9 @@ def test_real_protocol_is_that_of_the_index():
     for name in ("add_documents", "search", "clear"):
         theirs = inspect.signature(getattr(IndexEncoderSearchProtocol, name)).parameters
         assert list(theirs) == list(inspect.signature(getattr(KgfastSearchIndex, name)).parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_with_mteb_itself(tmp_path):
+    run_tests_with(tmp_path / "venv", str(Path(__file__)), "mteb>=2")

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from kgfast.adapters.recbole import attach
+from support.overlay import run_tests_with
 
 USERS, ITEMS, DIM, K = 7, 40, 4, 6
 
@@ -211,3 +213,9 @@ def test_real_recbole_has_the_same_metrics(name, tmp_path, monkeypatch):
     assert any("no plain product" in str(it.message) for it in said) == (name == "CORE")
     made.fit(train, valid, saved=False, verbose=False)
     logging.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_with_recbole_itself(tmp_path):
+    run_tests_with(tmp_path / "venv", str(Path(__file__)), "recbole>=1.2", "numpy<2")
