@@ -6,7 +6,7 @@ there. So one class serves all such models, of every library whose scores torch 
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +62,10 @@ class AffineModel:
         self._score, self._parts, self.network = score, parts, network
         self.num_entities = len(parts.tails[0])
         self.num_relations = len(parts.relations[0])
-        self._constant: Mapping[Side, bool] = {}
-        self._tables: Mapping[Side, Tensor] = {}
+        self._tables: dict[Side, Tensor] = {}
         for side in sides:
             self._check(side)
+            self._tables[side] = _table(parts.of(side)[1])
         self.dim = max(table.shape[1] for table in self._tables.values())
 
     @property
@@ -75,7 +75,7 @@ class AffineModel:
         return torch.float64 if self._parts.tails[0].dtype in double else torch.float32
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the tables of a side as one; a column of ones where scores have a constant."""
+        """Return the tables of a side as one, and a column of ones for the constant."""
         self._check_side(side)
         return Candidates(self._tables[side])
 
@@ -87,21 +87,12 @@ class AffineModel:
         self._check_side(side)
         sizes = [table[0].numel() for table in (*self._parts.relations, *self._parts.tails)]
         chunk = max(1, _CHUNK // max(*sizes, 64 * max(sizes[len(self._parts.relations) :])))
+        none = self._tables[side][:0].double()
         rows = [
-            self._linear(*pair, side)
+            torch.cat(self._linear(*pair, side), 1)
             for pair in zip(anchors.split(chunk), relations.split(chunk), strict=True)
         ]
-        for _, constant in rows:
-            if not self._constant[side] and bool((constant != 0).any()):
-                raise NotAffineError(
-                    "the score of a zero candidate is zero for some queries and not for others; "
-                    "rank this model through kgfast.BlockScorer"
-                )
-        width = self._tables[side].shape[1]
-        device = self._tables[side].device
-        made = [self._joined(*pair, side) for pair in rows]
-        none = torch.empty((0, width), dtype=torch.float64, device=device)
-        return torch.cat([none, *made]).to(self.dtype)
+        return torch.cat([none, *rows]).to(self.dtype)
 
     def _check_side(self, side: Side) -> None:
         if side not in self._tables:
@@ -110,7 +101,7 @@ class AffineModel:
             )
 
     def _linear(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-        """Return gradient ``[B, F]`` and constant ``[B]`` in float64."""
+        """Return gradient ``[B, F]`` and constant ``[B, 1]`` in float64."""
         anchor_tables, candidate_tables = self._parts.of(side)
         anchor = [_wide(table[anchors]) for table in anchor_tables]
         relation = [_wide(table[relations]) for table in self._parts.relations]
@@ -130,14 +121,11 @@ class AffineModel:
             gradients = torch.autograd.grad(
                 constant.sum(), free, allow_unused=True, materialize_grads=True
             )
-        return torch.cat([_real(part) for part in gradients], 1), constant.detach()
+        return torch.cat([_real(part) for part in gradients], 1), constant.detach()[:, None]
 
     def _of_side(self, anchor: Rows, relation: Rows, candidate: Rows, side: Side) -> Tensor:
         head, tail = (anchor, candidate) if side == "tail" else (candidate, anchor)
         return self._score(head, relation, tail)
-
-    def _joined(self, gradient: Tensor, constant: Tensor, side: Side) -> Tensor:
-        return torch.cat([gradient, constant[:, None]], 1) if self._constant[side] else gradient
 
     def _check(self, side: Side) -> None:
         tables = self._parts.of(side)[1]
@@ -157,12 +145,10 @@ class AffineModel:
                 side,
             )
         terms = gradient * torch.cat([_real(row) for row in rows], 1)
-        size = terms.abs().sum(1) + constant.abs()
-        if not bool(((terms.sum(1) + constant - score).abs() <= _SLACK * size + 1e-300).all()):
+        terms = torch.cat([terms, constant], 1)
+        slack = _SLACK * terms.abs().sum(1) + 1e-300
+        if not bool(((terms.sum(1) - score).abs() <= slack).all()):
             raise NotAffineError(f"the score is not affine in the {side}")
-        has_constant = bool((constant != 0).any())
-        self._constant = {**self._constant, side: has_constant}
-        self._tables = {**self._tables, side: _table(tables, has_constant)}
 
 
 def frozen_affine(
@@ -195,9 +181,7 @@ def _real(rows: Tensor) -> Tensor:
     return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
 
 
-def _table(tables: Rows, has_constant: bool) -> Tensor:
-    """Return the candidates ``[N, F]``; one real table is not copied."""
+def _table(tables: Rows) -> Tensor:
+    """Return the candidates ``[N, F + 1]``, the last column ones."""
     parts = [_real(table) for table in tables]
-    if has_constant:
-        parts.append(torch.ones((len(parts[0]), 1), dtype=parts[0].dtype, device=parts[0].device))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1)

@@ -11,9 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from pykeen.constants import TARGET_TO_KEYS
 from pykeen.evaluation import (
-    MacroRankBasedEvaluator,
     RankBasedEvaluator,
     RankBasedMetricResults,
     evaluator_resolver,
@@ -24,7 +22,7 @@ from torch import Tensor, nn
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows, frozen_affine
 from kgfast.adapters.foreign import block_scorer, check_agreement, converting
-from kgfast.eval import RANK_TYPES, Ranks, rank
+from kgfast.eval import RANK_TYPES, rank
 from kgfast.graph import KnownTriples, as_integers
 from kgfast.models import (
     RESCAL,
@@ -37,7 +35,7 @@ from kgfast.models import (
     TransE,
 )
 
-__all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
+__all__ = ["KgfastEvaluator", "UnknownModelError", "from_pykeen"]
 
 # Dtypes of ranks in PyKEEN, so that metrics agree in their last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
@@ -223,20 +221,29 @@ def _check_scores(model: Any, converted: Model) -> None:
     )
 
 
-class _Ranked(RankBasedEvaluator):
-    """Evaluator whose ``evaluate`` counts the ranks, which PyKEEN then summarises."""
+class KgfastEvaluator(RankBasedEvaluator):
+    """PyKEEN's ``RankBasedEvaluator`` with ranks that kgfast counts.
+
+    All options, metrics, rank types and confidence intervals are those of PyKEEN's class.
+
+    Parameters
+    ----------
+    nan : {"error", "worst"}
+        Treatment of a NaN or an infinity in the embeddings. (PyKEEN gives a NaN the rank 0.5.)
+    **kwargs
+        Arguments of ``pykeen.evaluation.RankBasedEvaluator``.
+    """
 
     def __init__(self, *, nan: Literal["error", "worst"] = "error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.nan = nan
-        self._said: set[str] = set()
 
     def evaluate(
         self, model: Any, mapped_triples: Tensor, *args: Any, **options: Any
     ) -> RankBasedMetricResults:
         """Evaluate like PyKEEN's class; batch and slice sizes are not needed.
 
-        PyKEEN ranks itself, and a warning says so once, for unknown models, a restriction of
+        PyKEEN ranks itself, and a warning says so, for unknown models, a restriction of
         entities or relations, inductive modes, and relations as targets.
         """
         call = inspect.signature(super().evaluate).bind(model, mapped_triples, *args, **options)
@@ -259,22 +266,25 @@ class _Ranked(RankBasedEvaluator):
             except UnknownModelError as error:
                 reason = str(error)
         if reason is not None:
-            if reason not in self._said:
-                self._said.add(reason)
-                warnings.warn(f"PyKEEN ranks this itself: {reason}", stacklevel=2)
+            warnings.warn(f"PyKEEN ranks this itself: {reason}", stacklevel=2)
             return cast(RankBasedMetricResults, super().evaluate(*call.args, **call.kwargs))
         disabled = bool((asked["tqdm_kwargs"] or {}).get("disable"))
         model.eval()  # the mode stays, as after PyKEEN's own evaluate
         ranks = rank(
             converted,
             mapped_triples,
-            known=KnownTriples(mapped_triples, *extra) if self.filtered else None,
+            known=KnownTriples(mapped_triples, *extra).to(model.device) if self.filtered else None,
             sides=cast(tuple[Side, ...], tuple(asked["targets"])),
             nan=self.nan,
             progress=asked["use_tqdm"] and not disabled,
         )
         self.clear()
-        self._keep(ranks, model.num_entities)
+        self.num_entities = model.num_entities
+        for column, side in enumerate(ranks.sides):  # finalize() of PyKEEN reads these lists
+            for kind in RANK_TYPES:
+                values = ranks.ranks(kind)[:, column].numpy()
+                self.ranks[side, kind].append(values.astype(_KEPT_AS[kind]))
+            self.num_candidates[side].append(ranks.num_candidates[:, column].numpy())
         return self.finalize()
 
     def _not_here(self, asked: Mapping[str, Any]) -> str | None:
@@ -289,38 +299,6 @@ class _Ranked(RankBasedEvaluator):
             return f"targets {tuple(asked['targets'])}"
         return None
 
-    def _keep(self, ranks: Ranks, num_entities: int) -> None:
-        """Put ranks where PyKEEN's ``finalize`` expects ranks."""
-        self.num_entities = num_entities
-        for column, side in enumerate(ranks.sides):
-            for kind in RANK_TYPES:
-                values = ranks.ranks(kind)[:, column].numpy()
-                self.ranks[side, kind].append(values.astype(_KEPT_AS[kind]))
-            self.num_candidates[side].append(ranks.num_candidates[:, column].numpy())
-
-
-class KgfastEvaluator(_Ranked):
-    """PyKEEN's ``RankBasedEvaluator`` with ranks that kgfast counts.
-
-    All options, metrics, rank types and confidence intervals are those of PyKEEN's class.
-
-    Parameters
-    ----------
-    nan : {"error", "worst"}
-        Treatment of a NaN or an infinity in the embeddings. (PyKEEN gives a NaN the rank 0.5.)
-    **kwargs
-        Arguments of ``pykeen.evaluation.RankBasedEvaluator``.
-    """
-
-
-class KgfastMacroEvaluator(_Ranked, MacroRankBasedEvaluator):
-    """PyKEEN's ``MacroRankBasedEvaluator`` with kgfast's ranks: ``evaluator="kgfastmacro"``."""
-
-    def _keep(self, ranks: Ranks, num_entities: int) -> None:
-        super()._keep(ranks, num_entities)
-        for side in ranks.sides:
-            self.keys[side].append(ranks.triples[:, TARGET_TO_KEYS[side]].numpy())
-
 
 def _check_triples(name: str, triples: Any) -> None:
     """Raise unless an argument is a tensor ``[T, 3]`` of ids."""
@@ -331,6 +309,5 @@ def _check_triples(name: str, triples: Any) -> None:
     as_integers(name, triples)
 
 
-for _evaluator in (KgfastEvaluator, KgfastMacroEvaluator):
-    if _evaluator.get_normalized_name() not in evaluator_resolver.lookup_dict:
-        evaluator_resolver.register(_evaluator)
+if KgfastEvaluator.get_normalized_name() not in evaluator_resolver.lookup_dict:
+    evaluator_resolver.register(KgfastEvaluator)

@@ -33,10 +33,10 @@ def attach(trainer: Any) -> Any:
     collector = getattr(trainer, "eval_collector", None)
     if collector is None or not hasattr(trainer, "_full_sort_batch_eval"):
         raise TypeError(f"trainer must be a recbole.trainer.Trainer; got {shown(trainer)}")
-    if collector.register.need("rec.score"):
+    if any(collector.register.need(name) for name in ("rec.score", "rec.meanrank")):
         raise ValueError(
-            "trainer: a metric of its config needs all scores, which kgfast never stores; metrics "
-            "of ranking do not"
+            "trainer: a metric of its config needs all scores (GAUC, AUC), which kgfast never "
+            "stores; metrics of the best items do not"
         )
     own_scores, own_collect = trainer._full_sort_batch_eval, collector.eval_batch_collect
     is_swept = True
@@ -88,16 +88,6 @@ class _Product(NamedTuple):
         given = self.queries, self.items, k, self.indptr, self.known
         return ops.topk(*given, candidate_ids=self.candidates, pad=True)[1].clamp(min=0)
 
-    def mean_ranks(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return ranks of items among the users' remaining items, ties by the mean."""
-        sizes = self.indptr.diff()[users]
-        indptr = functional.pad(sizes.cumsum(0), (1, 0))
-        places = torch.repeat_interleave(self.indptr[users] - indptr[:-1], sizes)
-        places += torch.arange(len(places), dtype=torch.int64, device=places.device)
-        given = self.queries[users], self.items, items, indptr, self.known[places], "dot"
-        greater, equal, *known = ops.rank_counts(*given, candidate_ids=self.candidates)
-        return 1 + (greater - known[0]) + (equal - known[1]) / 2
-
 
 class _Watch(TorchFunctionMode):
     """Mode in which a product with all items is not computed: a view of one zero replaces it."""
@@ -148,18 +138,11 @@ def _collect(collector: Any, scores: _Product, positive: Tensor) -> None:
     """Give RecBole's collector what its metrics need; ``positive`` are keys of (user, item)."""
     needs, facts = collector.register.need, collector.data_struct
     size, count = len(scores.items), len(scores.queries)
-    owner, item = positive // size, positive % size
-    lengths = owner.bincount(minlength=count)[:, None]
-    if needs("rec.items") or needs("rec.topk"):
-        best = scores.best(max(collector.topk))
+    lengths = (positive // size).bincount(minlength=count)[:, None]
+    best = scores.best(max(collector.topk))
+    if needs("rec.items"):
+        facts.update_tensor("rec.items", best)
+    if needs("rec.topk"):
         keys = torch.arange(count, dtype=torch.int64, device=best.device)[:, None] * size + best
         hits = torch.isin(keys, positive).int()
-        if needs("rec.items"):
-            facts.update_tensor("rec.items", best)
-        if needs("rec.topk"):
-            facts.update_tensor("rec.topk", torch.cat([hits, lengths.int()], 1))
-    if needs("rec.meanrank"):
-        sums = torch.zeros(count, dtype=torch.float64, device=owner.device)
-        sums.index_add_(0, owner, scores.mean_ranks(owner, item).double())
-        left = size - 1 - scores.indptr.diff()
-        facts.update_tensor("rec.meanrank", torch.stack([sums, left, lengths[:, 0]], 1).float())
+        facts.update_tensor("rec.topk", torch.cat([hits, lengths.int()], 1))

@@ -9,7 +9,6 @@ import json
 import pytest
 import torch
 
-import kgfast
 from support import libkge
 
 pytestmark = pytest.mark.slow
@@ -58,26 +57,6 @@ def test_the_trace(name, ties, graph, tmp_path):
             for kind in ("EntityRankingJob", "KgfastEntityRankingJob")
         )
         assert as_text(ours) == as_text(theirs)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_checkpoints(name, graph, tmp_path):
-    from kge.util import package  # noqa: F401
-
-    from kgfast.adapters.libkge import from_libkge, load_libkge
-
-    model = made(name, graph, tmp_path)
-    content = {"type": "package", "model": model.save()}
-    content = graph.save_to(model.config.save_to(content), ["entity_ids", "relation_ids"])
-    torch.save(content, tmp_path / "model.pt")
-    triples = graph.split("test").long()
-    if any(kind in name for kind in ("transh", "tucker3", "conve", "transformer", "simple")):
-        with pytest.raises(ValueError, match="is not available; known: rotate, transe"):
-            load_libkge(tmp_path / "model.pt")
-        assert (type(from_libkge(model)) is kgfast.BlockScorer) == (name in IN_BLOCKS)
-        return
-    ranks = kgfast.rank(load_libkge(tmp_path / "model.pt"), triples)
-    assert torch.equal(ranks.greater, kgfast.rank(from_libkge(model), triples).greater)
 
 
 def test_a_model_of_another_kind(graph):

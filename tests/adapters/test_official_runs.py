@@ -129,7 +129,6 @@ def without(values, key):
     ("text", "message"),
     [
         ("[" * 100_000, r"config\.json: not a JSON object: .* recursion limit exceeded"),
-        ('{"a": 1,\n]', r"config\.json: not a JSON object: .* line 2 "),
         (
             '{"model": ' + "9" * 5000 + "}",
             r"config\.json: not a JSON object: .* number out of range",
@@ -140,7 +139,7 @@ def without(values, key):
         ),
         ('{"model": "' + "x" * 10**6 + '", "hidden_dim": 1, "gamma": 1}', "is not available"),
     ],
-    ids=["depth", "syntax", "digits", "list", "long"],
+    ids=["depth", "digits", "list", "long"],
 )
 def test_a_config_that_lies_is_answered_in_a_line(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)

@@ -80,22 +80,6 @@ def test_smoothing_and_another_index_that_is_ignored():
     )
 
 
-@pytest.mark.parametrize("ids", [None, torch.tensor([5, 0, 3])], ids=["all", "candidates"])
-def test_gradcheck(ids):
-    head = StreamedHead(6, 2, bias=True, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    shapes = (3, 2), (6, 2), (6,)
-    leaves = [torch.randn(it, generator=generator, dtype=torch.float64) for it in shapes]
-    options = {"candidate_ids": ids, "label_smoothing": 0.1, "reduction": "none"}
-
-    def losses(hidden, weight, bias):
-        state = {"weight": weight, "bias": bias}
-        given = hidden, torch.tensor([3, 5, -100])
-        return torch.func.functional_call(head, state, given, options)
-
-    assert torch.autograd.gradcheck(losses, [it.requires_grad_() for it in leaves])
-
-
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("ids", [None, IDS], ids=["all", "candidates"])
 def test_the_best_outputs_and_their_probabilities(ids):

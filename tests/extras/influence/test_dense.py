@@ -113,16 +113,6 @@ def test_a_query_is_made_once_for_all_its_examples(monkeypatch, loss):
     assert sum(made) == distinct + 2 * len(TEST)  # with those of each side
 
 
-def test_float64_is_kept():
-    model, loss = conve(torch.float64), LossConfig(name="bce")
-    expected = dense_influences(model, TRAIN, TEST, loss, "all")
-    found = tracin(model, TRAIN, TEST, loss="bce", rates=[1.0], parameters="all", k=2 * TRIPLES)
-    values = torch.sort(expected, dim=1, descending=True).values
-    assert found.values.dtype == torch.float64
-    assert_close(found.values, values, 1e-12)
-    assert_close(expected.gather(1, found.ids), values, 1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("parameters", ["entity", "all"])
 def test_tables_of_half_precision_are_read_as_they_are(dtype, parameters):
