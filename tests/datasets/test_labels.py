@@ -153,6 +153,6 @@ class TestWhereTheyAreShown:
         loaded = kgfast.load_run(labelled)
         engine = Engine(loaded.model, tuple(loaded.vocabulary), loaded.known())
         asked = TopkBody(heads="e3", relations="next", k=12, include_known=True)
-        (found,) = engine.answers([Reader(engine, 1000, 1000).topk(asked)])
+        found = engine.answer(Reader(engine, 1000, 1000).topk(asked))
         labels = {it["name"]: it["label"] for it in found["answers"][0]}
         assert labels == {f"e{i}": None if i == 5 else f"the {i}th" for i in range(RING)}

@@ -10,8 +10,6 @@ from torch import nn
 
 import kgfast
 from kgfast.adapters.affine import AffineModel, Parts
-from kgfast.extras.serve.engine import Engine
-from kgfast.extras.serve.questions import Question
 from kgfast.models import evaluated
 from support.sampled import threads
 
@@ -195,16 +193,6 @@ def test_ranks_predictions_and_facts_depend_on_no_batch(name):
     assert torch.equal(found["best"][0][7:8], alone)
     for same in found.values():
         assert all(torch.equal(it, same[0]) for it in same[1:])
-
-
-def test_answers_of_a_server_depend_on_no_other_question():
-    engine = Engine(conve())
-    asked = [
-        Question("topk", {"heads": [head], "relations": [0]}, ("tail",), k=3) for head in range(5)
-    ]
-    together = engine.answers(asked)
-    for question, answer in zip(asked, together, strict=True):
-        assert engine.answers([question]) == [answer]
 
 
 def test_a_table_in_a_file_is_asked_as_one_in_memory(tmp_path):
