@@ -46,7 +46,7 @@ def test_one_core_is_no_plural(monkeypatch, count, said):
 def test_without_the_extension(monkeypatch):
     """info() and the first call say the same line."""
     monkeypatch.setattr(cpu, "extension", None)
-    monkeypatch.setattr(dispatch, "_warned", set())
+    dispatch._warn_once.cache_clear()
     monkeypatch.delenv("KGFAST_BACKEND", raising=False)
     found = kgfast.info()
     assert (found.backend, found.isa, found.isas) == ("reference", None, ())
