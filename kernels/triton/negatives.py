@@ -21,7 +21,7 @@ from ..sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .device import negatives as device
 from .device.arguments import TileShape
 from .device.losses import TileLoss, TileResults, Variant
-from .device.negatives import PARTS, ForwardState, RowInputs
+from .device.negatives import FINISHED_ROWS, PARTS, ForwardState, RowInputs
 from .host import configs
 from .host import launch as launcher
 from .host.views import form_of, plane_of, vector_of, views_of
@@ -30,7 +30,6 @@ from .loss_tiles import LossTiles, Products, tiles_of
 from .pairwise import all_gradients
 
 STRIPE_PAIRS = 64  # pairs of a list in one program
-FINISHED_ROWS = 32
 SLOPE_TILE = TileShape(8, 128)
 
 _FORWARD = LossNeed(queries=False, table=False, bias=False)
@@ -72,10 +71,8 @@ class FusedNegatives:
                     "alpha": float(loss.parameter),
                     "num_tiles": len(sums),
                     "num_queries": count,
-                    "HAS_MASK": loss.mask is not None,
                     "COUNTS": counts,
                     "FORMULA": loss.formula,
-                    "ROWS": FINISHED_ROWS,
                 },
                 num_warps=1,
             )

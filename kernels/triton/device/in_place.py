@@ -34,11 +34,14 @@ STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 
 
 class Decider(NamedTuple):
-    """Numbers that decide the pairs of queries."""
+    """Candidates of a sweep, and numbers that decide their pairs."""
 
     thresholds: Any  # [3][queries], see bounds.thresholds
     rel: float
     queries: int
+    ids: Any  # rows of the candidates; None: the rows from ``first`` on
+    first: int
+    status: Any  # [3] see note_bad_in_place; None: rows are not checked
 
 
 @triton.jit
@@ -158,14 +161,7 @@ def append_pairs(tally, is_open, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_in_place(
-    views,
-    lanes,  # lanes of the table, with the rows of the views and the status of note_bad_in_place
-    decider,
-    tally,
-    num_candidates,
-    num_features,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,  # queries, candidates
+    views, decider, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
 ):
     """Count certain winners and append open pairs, or append all pairs that may be best."""
     Q: tl.constexpr = TILE.rows
@@ -174,9 +170,9 @@ def sweep_in_place(
     views = Views(views.queries, views.table, views.factor, views.bias)
     lane = tl.program_id(1) * C + tl.arange(0, C)
     position = tl.minimum(lane, num_candidates - 1).to(tl.int64)
-    row = lanes.first + position
-    if lanes.ids is not None:
-        row = tl.load(lanes.ids + position)
+    row = decider.first + position
+    if decider.ids is not None:
+        row = tl.load(decider.ids + position)
     query = tl.program_id(0) * Q + tl.arange(0, Q)
     m_pair = (query < decider.queries)[:, None] & (lane < num_candidates)[None, :]
     query = tl.minimum(query, decider.queries - 1).to(tl.int64)
@@ -208,7 +204,7 @@ def sweep_in_place(
     if FORM.norm != NO_NORM:
         above = tl.reshape(norm_of_lanes(norm, num_features, 2, FORM), (C,))
     judge_in_place(Pairs(distance, m_pair, above, bias), decider, tally, FORM, TILE)
-    if lanes.status is not None:
+    if decider.status is not None:
         suspect = m_pair & ((tl.abs(distance) <= HUGE) == 0)
         if tl.max(tl.max(suspect.to(tl.int32), 1), 0) > 0:
-            note_bad_in_place(views, lanes.status, query, row, num_features, FORM, TILE)
+            note_bad_in_place(views, decider.status, query, row, num_features, FORM, TILE)

@@ -35,6 +35,8 @@ from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
 
 PARTS = 4  # numbers of a row: those of RowState, and the sum of scores
+FINISHED_ROWS = 32  # rows of a program that finishes
+_ROWS: tl.constexpr = tl.constexpr(FINISHED_ROWS)
 _PARTS: tl.constexpr = tl.constexpr(PARTS)
 
 
@@ -314,34 +316,32 @@ def finish_negatives(
     alpha,
     num_tiles,
     num_queries,
-    HAS_MASK: tl.constexpr,
     COUNTS: tl.constexpr,  # the divisor has the weights, or else the negatives that take part
     FORMULA: tl.constexpr,
-    ROWS: tl.constexpr,
 ):
     """Add the tiles' numbers of rows, in the order of the tiles, and make the loss."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     m_row = row < num_queries
     wide = num_queries.to(tl.int64)
     p_row = kept.sums + row
-    peak = tl.zeros((ROWS,), tl.float32)
+    peak = tl.zeros((_ROWS,), tl.float32)
     if FORMULA == "nssa":
         peak += LOWEST
         for _ in range(num_tiles):
             peak = tl.maximum(peak, tl.load(p_row, mask=m_row, other=0.0))
             p_row += _PARTS * wide
-    mass = tl.zeros((ROWS,), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    linear = tl.zeros((ROWS,), tl.float32)
+    mass = tl.zeros((_ROWS,), tl.float32)
+    total = tl.zeros((_ROWS,), tl.float32)
+    linear = tl.zeros((_ROWS,), tl.float32)
     p_row = kept.sums + row
     tile = 0
     while tile < num_tiles:
         stop = tl.minimum(tile + SUM_BLOCK, num_tiles)
-        part_mass = tl.zeros((ROWS,), tl.float32)
-        part = tl.zeros((ROWS,), tl.float32)
+        part_mass = tl.zeros((_ROWS,), tl.float32)
+        part = tl.zeros((_ROWS,), tl.float32)
         for _ in range(tile, stop):
             here = tl.load(p_row, mask=m_row, other=0.0)
-            fade = tl.full((ROWS,), 1.0, tl.float32)
+            fade = tl.full((_ROWS,), 1.0, tl.float32)
             if FORMULA == "nssa":
                 fade = weight_of(here, peak, alpha)
             else:
@@ -355,8 +355,7 @@ def finish_negatives(
         tile = stop
     if FORMULA == "nssa":
         loss = total / mass
-        if HAS_MASK:
-            loss = tl.where(mass == 0.0, 0.0, loss)
+        loss = tl.where(mass == 0.0, 0.0, loss)  # no negative takes part
     else:
         loss = total
     is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)

@@ -192,14 +192,14 @@ class ScanInPlace(Scan):
         return views_of(self.batch.operands.of_queries(self._taken))
 
     def _packed_candidates(self, selection: Selection) -> Any:
-        return selection.of(self._queries.table, self._status)
+        return selection.ids, selection.first, self._status
 
     def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
         self._thresholds = self._rows(limits, thresholds)[:3].contiguous()
 
     def _arguments(self) -> dict[str, Any]:
-        decider = Decider(self._thresholds, self.crop.rel, len(self._taken))
-        return {"views": self._queries, "lanes": self._panels, "decider": decider}
+        decider = Decider(self._thresholds, self.crop.rel, len(self._taken), *self._panels)
+        return {"views": self._queries, "decider": decider}
 
 
 def scan_of(crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> Scan:
