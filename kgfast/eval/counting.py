@@ -182,15 +182,10 @@ class Ranking(Job):
         self._waiting.clear()
 
     def join(self, shares: Any) -> None:
-        """Add the counts of all processes; relations were counted by each."""
-        columns = [column for column, side in enumerate(self.sides) if side != "relation"]
+        """Add the counts of all processes; each process knows the numbers of candidates."""
+        count = KINDS - 1 if shares.num_shares == 1 else KINDS
         for counts in self.counts:
-            own = counts[..., columns]
-            if shares.num_shares == 1:  # each process knows the number of candidates
-                own = own[: KINDS - 1]
-            elif not shares.leads:
-                own[KINDS - 1].zero_()
-            counts[: len(own), ..., columns] = shares.sum_of_all(own)
+            counts[:count] = shares.sum_of_all(counts[:count])
 
     def words(self, queries: Queries, place: int) -> str:
         """Name the triple of a query that is not finite."""

@@ -9,7 +9,7 @@ with a file all that fit into memory.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -24,11 +24,11 @@ from kgfast.eval.index import Index
 from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.partial import Partial, using
 from kgfast.eval.preparation import evaluating, tensors_of
-from kgfast.eval.queries import CPU, Queries, shared
+from kgfast.eval.queries import CPU, shared
 from kgfast.eval.row_sources import InRows
-from kgfast.eval.rows import RowReader, entity_table, local_model, own_reader
+from kgfast.eval.rows import RowReader, entity_table, own_reader
 from kgfast.eval.sources import CandidateSource, InMemory
-from kgfast.models.relations import blocks_at
+from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.ops.values import refuse_unchecked
 from kgfast.progress import progress_bar
 from kgfast.storage import Fingerprint, memory_limit
@@ -51,7 +51,7 @@ TOGETHER: ContextVar[Any] = ContextVar("kgfast_processes", default=None)
 def several(name: str) -> AbstractContextManager[Any]:
     """Return the processes around a collective call, else None; errors inside reach the others."""
     together = TOGETHER.get()
-    return nullcontext() if together is None else together.call(name)
+    return nullcontext() if together is None else together(name)
 
 
 class Call:
@@ -73,9 +73,7 @@ class Call:
     ) -> None:
         self.steps, self.index, self._folder = steps, index, partial
         self.model, self._bar = model, (progress, label)
-        # Rows that are read in blocks, and what makes a model of a few; None: all are in memory.
-        self.reader: RowReader | None = None
-        self._rows_of: Callable[[Tensor], Tensor] | None = None
+        self.reader: RowReader | None = None  # rows that are read in blocks; None: all in memory
         self._table: Rows | None = None
         self._per_pass: int | None = None  # queries of a pass
         self._pairs: int | None = None  # pairs of queries and listed candidates of a pass
@@ -92,7 +90,7 @@ class Call:
         if self._table is not None and index is not None:
             raise ValueError("index: the entities of this model are read from files, in blocks")
         if self._table is not None:
-            self._limit, self._rows_of = memory_limit(max_memory), self._table.rows
+            self._limit = memory_limit(max_memory)
         elif max_memory is not None:
             raise ValueError(
                 "max_memory is only for models with a kgfast.tables.Table of entities: tensors "
@@ -114,7 +112,7 @@ class Call:
             elif self._table is not None:
                 self._divide(job, self._table)
             kept, advance, (is_shown, label) = None, None, self._bar
-            if self._folder is not None and job.sides != ("relation",):
+            if self._folder is not None:
                 call, size = self._fingerprint(job), self._size(job, job.sections[0])
                 path = stack.enter_context(using(self._folder))
                 kept = Partial(path, call, size, one_file=job.grows)
@@ -153,14 +151,12 @@ class Call:
         """Agree with the other processes on a job and on the share of each."""
         assert self.reader is not None
         for section in job.sections:
-            if section.side != "relation":
-                job.begin(self._source(job, section))
+            job.begin(self._source(job, section))
         facts = job.facts | {
             "batch_size": str(job.batch_size),
             "whether known answers are left out": str(job.known is not None),
         }
         self._shares = self.steps.shares(self.model, self.reader, facts)
-        self._rows_of = self._shares.rows
 
     def _fingerprint(self, job: Job) -> str:
         """Hash model, arguments, table, and some queries and candidates: all that results are of.
@@ -172,10 +168,8 @@ class Call:
         digest.add(type(self.model).__name__, getattr(self.model, "score", None))
         digest.add_each(tensors_of(self.model))
         for section in job.sections:
-            if section.side == "relation":
-                continue
             source = self._source(job, section)
-            if isinstance(source, Scored):
+            if is_in_blocks(self.model):
                 raise ValueError(
                     "partial: scores come from a function, and functions of two calls cannot be "
                     "compared"
@@ -194,60 +188,45 @@ class Call:
                     digest.add_each(block.rows for block in blocks)
         return digest.text()
 
-    def _source(self, job: Job, section: JobSection, model: Any = None) -> CandidateSource:
-        """Make the source of a section; ``model`` has few entities, for relations of them."""
+    def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops
         ids = section.given if isinstance(section.given, Tensor) else None
-        if model is None and self.reader is not None:
+        if self.reader is not None:
+            if side == "relation":
+                raise NotImplementedError(
+                    "relations are ranked, or predicted, by models with all entities in memory; "
+                    "this model's are read in blocks"
+                )
             ids = None if ids is None else checked_candidates(ids, len(self.reader.table))
             return InRows(self.model, side, crops, self.reader, ids, job.allows_nan)
-        model = self.model if model is None else model
         scorers = []
         for dim in crops:
-            if (scorer := blocks_at(model, side, dim)) is not None:
+            if (scorer := blocks_at(self.model, side, dim)) is not None:
                 scorers.append(scorer)
         if scorers:
             return Scored(scorers, side, ids, job.allows_nan)
-        given = model, side, crops, ids, job.allows_nan, self.index, self._other
+        given = self.model, side, crops, ids, job.allows_nan, self.index, self._other
         source = InMemory(*given)
         # One side's candidates serve the other, if the model holds them anyway.
-        is_held = source.prepared.table is getattr(model, "entity", None)
+        is_held = source.prepared.table is getattr(self.model, "entity", None)
         is_held = is_held and source.prepared.factor is None
         self._other = source if is_held and source.sorted_ids is None else None
         return source
 
-    def _sources(
-        self, job: Job, section: JobSection, size: int
-    ) -> Iterable[tuple[CandidateSource, Iterable[Queries]]]:
-        """Return sources of a section, and the queries of each."""
-        if section.side == "relation" and self._rows_of is not None:
-            return self._of_relations(job, section, size)
-        source = self._source(job, section)
-        return [(source, job.queries(section, source.home, min(size, source.batch_size)))]
-
-    def _of_relations(
-        self, job: Job, section: JobSection, size: int
-    ) -> Iterator[tuple[CandidateSource, Iterable[Queries]]]:
-        """Yield each batch with a source of a model of the entities that the batch names."""
-        assert self._rows_of is not None
-        table = self._table if self.reader is None else self.reader.table
-        assert table is not None
-        for queries in job.queries(section, torch.device(table.device), size):
-            for batch in queries.batches(size, size):
-                entities = torch.cat([batch.anchors, batch.others]).cpu()
-                model = local_model(self.model, self._rows_of, entities)
-                yield self._source(job, section, model), [batch]
-
     def _size(self, job: Job, section: JobSection) -> int:
         """Return the queries of a pass."""
         size = job.batch_size
-        if section.side != "relation" and self._per_pass is not None:
+        if self._per_pass is not None:
             size = self._per_pass
-        elif section.side != "relation" and self._shares is not None:
+        elif self._shares is not None:
             assert self.reader is not None
             size *= 1 if self.reader.in_place else _FILE_BATCHES
             size = max(1, min(size, -(-job.num_queries // self._shares.num_shares)))
         if isinstance(section.given, ListedIds):
+            if self.reader is not None and not self.reader.is_whole:
+                raise NotImplementedError(
+                    "candidate_ids: lists of each query need all rows in one process"
+                )
             size = min(size, section.given.batch_size(self._pairs))
         return size
 
@@ -256,33 +235,32 @@ class Call:
         waiting: list[SoFar] = []  # results of the next pass, of `filled` queries
         filled = 0
         for section in job.sections:
-            size, is_saved = self._size(job, section), section.side != "relation"
-            for source, every in self._sources(job, section, size):
-                job.begin(source)
-                size = min(size, source.batch_size)
-                is_file = self._per_pass is not None and isinstance(source, InRows)
-                chains = is_file and not section.has_lists
-                if waiting and not chains:
-                    self._pass(job, waiting, kept, advance)
-                    waiting, filled = [], 0
-                for queries in every:
-                    batches = [queries]
-                    if len(queries.rows) > size - filled:
-                        batches = queries.batches(size - filled, size)
-                    if self._shares is not None and isinstance(source, InRows):
-                        batches = self._shares.share_of(batches)
-                    for batch in batches:
-                        batch.known = job.known_of(batch, source)
-                        parts = [batch]
-                        if section.given is not None:
-                            parts = shared(batch, section.given, source)
-                        for each in parts:
-                            waiting.append(job.start(section, source, each))
-                        filled += len(batch.rows)
-                        if not (chains and filled < size):
-                            self._pass(job, waiting, kept if is_saved else None, advance)
-                            waiting, filled = [], 0
-            source = every = batches = None  # type: ignore[assignment]  # frees the candidates
+            size, source = self._size(job, section), self._source(job, section)
+            job.begin(source)
+            size = min(size, source.batch_size)
+            has_lists = isinstance(section.given, ListedIds)
+            chains = self._per_pass is not None and self.reader is not None and not has_lists
+            if waiting and not chains:
+                self._pass(job, waiting, kept, advance)
+                waiting, filled = [], 0
+            for queries in job.queries(section, source.home, size):
+                batches = [queries]
+                if len(queries.rows) > size - filled:
+                    batches = queries.batches(size - filled, size)
+                if self._shares is not None:
+                    batches = self._shares.share_of(batches)
+                for batch in batches:
+                    batch.known = job.known_of(batch, source)
+                    parts = [batch]
+                    if section.given is not None:
+                        parts = shared(batch, section.given, source)
+                    for each in parts:
+                        waiting.append(job.start(section, source, each))
+                    filled += len(batch.rows)
+                    if not (chains and filled < size):
+                        self._pass(job, waiting, kept, advance)
+                        waiting, filled = [], 0
+            source = queries = batches = None  # type: ignore[assignment]  # frees the candidates
         if waiting:
             self._pass(job, waiting, kept, advance)
         job.finish()
@@ -300,7 +278,7 @@ class Call:
             for result in results:
                 self._pass(job, [result], kept, advance)
             return
-        shares = self._shares if isinstance(source, InRows) else None
+        shares = self._shares
         first = 0 if kept is None else kept.load(results)
         if first is None:
             if advance is not None:
@@ -351,7 +329,7 @@ def _mean_answers(job: Job) -> int:
     """Return the mean number of known answers to some queries, the largest of all sections."""
     means = [0.0]
     for section in job.sections:
-        if job.known is not None and section.side != "relation" and job.num_queries:
+        if job.known is not None and job.num_queries:
             few = job.sample(section, CPU, _FEW)
             anchors, others = few.anchors.contiguous(), few.others.contiguous()
             counts = job.known.counts(anchors, others, section.side)

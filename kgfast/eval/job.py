@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given, ListedIds
+from kgfast.eval.candidates import Given
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
@@ -26,11 +26,6 @@ class JobSection:
     crops: Crops
     given: Given = None  # candidates, as the caller gave them
     place: tuple[int, int] = (0, 0)  # group of crops and column in the results
-
-    @property
-    def has_lists(self) -> bool:
-        """Return whether each query has candidates of its own."""
-        return isinstance(self.given, ListedIds)
 
 
 class SoFar(ABC):

@@ -70,8 +70,8 @@ def topk(
         takes it.
     partial : path, optional
         A folder that saves the answers so far. If the call is killed, the same call resumes from
-        there, with the same bits. A call with another model or other queries is an error. Answers
-        that are relations are not saved, and a :class:`kgfast.BlockScorer` is refused.
+        there, with the same bits. A call with another model or other queries is an error, and a
+        :class:`kgfast.BlockScorer` is refused.
     index : Index, optional
         The packed tables of the model, which speed up calls with few queries.
     progress : bool

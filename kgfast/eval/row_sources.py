@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import Queries, among, between, within
-from kgfast.eval.rows import RowReader, local_model
+from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import Crops, Located, Swept
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
@@ -53,9 +53,12 @@ class InRows(Swept):
 
     def vectors(self, anchors: Tensor, others: Tensor) -> Tensor:
         """Make queries from the rows of the anchors, ``[B, F]``."""
-        local = local_model(self.model, self.table.rows, anchors)
+        model = self.model
+        if self._has_rows:  # else the model reads its table
+            ids, anchors = anchors.unique(return_inverse=True)
+            model = model.with_entity(self.table.rows(ids))
         given = anchors.to(self.device), others.to(self.device)
-        return evaluated_queries(local, *given, self.side, self.dim)
+        return evaluated_queries(model, *given, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; score the targets, or read the targets' rows for lists."""
@@ -90,9 +93,7 @@ class InRows(Swept):
         """Open the blocks that hold candidates; for lists, the ids that lists name."""
         lists = results[0].queries.lists
         if lists is not None:
-            ids = lists.indices
-            ids = ids if self.span is None else ids[self.reader.holds(ids)]
-            return nullcontext(iter([ids.unique()]))
+            return nullcontext(iter([lists.indices.unique()]))
 
         def is_needed(start: int, stop: int) -> bool:
             pools = (result.source.ids_of(result.queries) for result in results)
@@ -122,7 +123,7 @@ class InRows(Swept):
         """Return the rows that lists name; the rows of targets, if any, follow these."""
         targets, known, lists = queries.targets, queries.known, queries.lists
         assert lists is not None
-        lists = Lists(*among(Known(*lists), ids))
+        lists = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
         known = None if known is None else among(known, ids)
         rows, named = self.table.rows(ids), ids
         if targets is not None:

@@ -1,20 +1,16 @@
 """Rows of a model's entities, read where they are needed: from files and shards."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from kgfast.eval.preparation import check_rankable
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
-from kgfast.models.blocks import BlockScorer
 from kgfast.models.reciprocal import holder_of
-from kgfast.models.relations import blocks_at, is_in_blocks
+from kgfast.models.relations import is_in_blocks
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.tables.protocol import TensorTable
@@ -107,56 +103,3 @@ class RowReader:
     @cached_property
     def _block(self) -> RowBlock:
         return RowBlock(self.table.block(self.start, self.stop), self.start, self.stop)
-
-
-class LocalModel:
-    """Model of a few entities' rows that takes queries with ids of the whole table.
-
-    ``rows_of`` returns the rows of distinct, ascending ids.
-    """
-
-    def __init__(self, model: Any, rows_of: Callable[[Tensor], Tensor], ids: Tensor) -> None:
-        few = ids.unique()
-        rows = rows_of(few)
-        self.ids = few.to(rows.device)
-        self.model = model.with_entity(rows)
-        self.num_entities, self.num_relations = model.num_entities, model.num_relations
-        self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
-        self.query_maker = self.model
-
-    def queries(
-        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
-    ) -> Tensor:
-        """Make queries; of side relation, ``relations`` are tails."""
-        others = self._own(relations) if side == "relation" else relations.to(self.ids.device)
-        return queries_at(self.model, self._own(anchors), others, side, dims)
-
-    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the candidates for side relation."""
-        return candidates_at(self.model, side, dims)
-
-    def crop_width(self, dim: int) -> int | None:
-        width: int | None = self.model.crop_width(dim)
-        return width
-
-    def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """Return the scorer of relations for a model without queries for relations."""
-        inner = blocks_at(self.model, side, dims, self.ids)
-        if inner is None:
-            return None
-        outer, fn = copy.copy(inner), inner.fn
-
-        def scores(anchors: Tensor, others: Tensor, side: Side, ids: Tensor) -> Tensor:
-            return fn(self._own(anchors), self._own(others), side, ids)
-
-        scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-        outer.fn = scores
-        return outer
-
-    def _own(self, ids: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, ids.to(self.ids.device).contiguous())
-
-
-def local_model(model: Any, rows_of: Callable[[Tensor], Tensor], ids: Tensor) -> Any:
-    """Return a model of some entities' rows, or the model itself if it cannot be cut."""
-    return LocalModel(model, rows_of, ids) if hasattr(model, "with_entity") else model

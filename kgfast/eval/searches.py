@@ -120,7 +120,7 @@ class Search(Job):
         self.results.append(result)
 
     def join(self, shares: Any) -> None:
-        self._shares = shares if self.section.side != "relation" else None
+        self._shares = shares
 
 
 class BestSoFar(SoFar):

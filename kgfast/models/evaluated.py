@@ -57,7 +57,7 @@ def evaluated_queries(
     ValueError, TypeError
         For a wrong ``query_chunk``, and as :func:`queries_at`.
     """
-    maker = getattr(model, "query_maker", model)
+    maker = model
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
         maker = maker.model
     if size is None:

@@ -20,14 +20,11 @@ _BLOCK, _BATCH = 256, 256
 _FEATURES = 1 << 20  # features of queries made at once: 8 MiB in float64
 
 
-def blocks_at(
-    model: Any, side: Side, dim: int | None, rows: Tensor | None = None
-) -> BlockScorer | None:
+def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
     """Return the scorer of a side in blocks; None if the model has queries and candidates.
 
     A model that is scored in blocks has a method ``in_blocks(side, dims)`` with the same results.
-    ``rows`` has the ids of the model's entities, if these are not all; biases may still have all. A
-    NotImplementedError names a model without queries for relations.
+    A NotImplementedError names a model without queries for relations.
     """
     if hasattr(model, "in_blocks"):
         blocks: BlockScorer | None = model.in_blocks(side, dim)
@@ -35,7 +32,7 @@ def blocks_at(
     if side != "relation":
         return None
     if isinstance(model, Model):
-        return None if model.scores_relations else _triple_scores(model, dim, rows)
+        return None if model.scores_relations else _triple_scores(model, dim)
     try:
         candidates_at(model, "relation", dim)
     except Exception as error:
@@ -52,12 +49,10 @@ def is_in_blocks(model: Any) -> bool:
     return bool(getattr(model, "is_in_blocks", False))
 
 
-def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockScorer:
+def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
     """Return canonical tail scores of a model's triples, as scores of relations."""
     candidates = candidates_at(model, "tail", dim)
     table, score, bias = candidates.table, get_score(model.score), candidates.bias
-    if rows is not None and bias is not None and len(bias) > 1:
-        bias = bias if len(bias) == len(rows) else bias[rows.to(bias.device)]
     width = None if dim is None else operator_width(model, dim)
     crop = score.num_features(table.shape[1]) if width is None else width
 

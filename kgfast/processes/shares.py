@@ -1,9 +1,9 @@
 """The processes around calls of kgfast: the rows of each, and results that are sent."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,12 +13,10 @@ from kgfast.eval.driver import TOGETHER
 from kgfast.eval.job import SoFar
 from kgfast.eval.preparation import modules_of
 from kgfast.eval.queries import CPU, Queries
-from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader
-from kgfast.processes.steps import Processes, check_timeout, join
+from kgfast.processes.steps import Processes, check_timeout, join, was_told
 from kgfast.storage import digest
 
-Spans = list[tuple[int, int]]
 Made = TypeVar("Made")
 
 
@@ -27,19 +25,19 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
     """Make ``kgfast.rank``, ``topk`` and ``above`` collective calls inside a ``with`` block.
 
     Every process of ``torch.distributed`` makes the same calls with a model of its own rows: a
-    :class:`kgfast.tables.Shard` in memory or in a file, or all rows. Processes with the same rows
-    share the queries among them. Every process gets all results: the integers and the order of one
-    process. Arguments must be equal in all processes, except that ``known`` needs no more than the
-    triples whose answer is a row of this process, and for relations all known triples.
+    :class:`kgfast.tables.Shard` in memory or in a file. If all have all rows, they share the
+    queries. Every process gets all results: the integers and the order of one process. Arguments
+    must be equal in all processes, except that ``known`` needs no more than the triples whose
+    answer is a row of this process.
 
     The process that owns an anchor makes the query. The process that owns a target computes its
     canonical score. Both are sent to all processes, and counts are added once, at the end. So a
     query of a ranking sends its width in float32 (float64 for float64 tables) and 48 bytes, for a
-    table of any size. A query with its own candidates sends the width of a row and 40 bytes, a
-    query for relations two rows. Best answers send ``16 k`` bytes more from each process, answers
-    above a threshold go to every process.
+    table of any size. Best answers send ``16 k`` bytes more from each process, answers above a
+    threshold go to every process.
 
-    ``partial``, ``max_memory`` and ``index`` are refused. ``batch_size`` is the number of queries
+    Relations, candidates of each query in shards, ``partial``, ``max_memory`` and ``index`` are
+    refused. ``batch_size`` is the number of queries
     between two steps of the processes, eight times as many for shards in files. A progress bar is
     shown by process 0. An error in one process is raised in all.
 
@@ -66,77 +64,53 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
             ranks = kgfast.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
     join()
-    together = _Together(timeout)
-    token = TOGETHER.set(together)
+    token = TOGETHER.set(lambda name: _CollectiveCall(f"kgfast.{name}", timeout))
     try:
         check_timeout(timeout)
         yield
     except BaseException as error:
-        if not together.has_told:  # an error outside of calls
+        if not was_told(error):  # an error outside of calls
             Processes("a call", 1.0).tell(error)
         raise
     finally:
         TOGETHER.reset(token)
 
 
-class _Together:
-    """Processes that make collective calls."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout, self.has_told = timeout, False
-
-    def call(self, name: str) -> "AbstractContextManager[_CollectiveCall]":
-        self.has_told = False
-        return _CollectiveCall(self, name, self._timeout)
-
-
 class _CollectiveCall(Processes):
     """Processes of one call of :func:`kgfast.rank`, :func:`topk` or :func:`above`."""
 
-    def __init__(self, together: _Together, name: str, timeout: float) -> None:
-        super().__init__(f"kgfast.{name}", timeout)
-        self._together = together
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._together.has_told = error is not None
-        super().__exit__(kind, error, trace)
-
     def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
-        return Shares.of(self, reader, facts_of(model, reader) | facts)
+        """Agree with all processes on the call; check that they hold each row once, or all rows."""
+        spans = self.agree(facts_of(model, reader) | facts, [reader.start, reader.stop])
+        total, num_shares = len(reader.table), self.size
+        if any(span != [0, total] for span in spans):
+            num_shares = 1
+            check_cover(sorted((start, stop) for start, stop in spans), total, "shards")
+        return Shares(self, self.group([range(self.size)]), reader, num_shares)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Share of the queries, whose processes hold the whole table together.
+    """Processes that hold a part of the rows each, or all rows and share the queries.
 
-    ``group`` is the process group of the share number ``share``, and ``leads`` is True in the first
-    process of the share.
+    ``num_shares`` is the number of shares of the queries: 1, or the number of processes.
     """
 
     steps: Processes
     group: dist.ProcessGroup
-    everyone: dist.ProcessGroup
-    share: int
-    leads: bool
-    num_shares: int
     reader: RowReader
+    num_shares: int
 
-    @classmethod
-    def of(cls, steps: Processes, reader: RowReader, facts: dict[str, str]) -> Self:
-        """Agree with all processes on the call; form shares that hold each row once."""
-        spans = steps.agree(facts, [reader.start, reader.stop])
-        shares = shares_of([(start, stop) for start, stop in spans], len(reader.table))
-        share = next(i for i, ranks in enumerate(shares) if steps.rank in ranks)
-        everyone = steps.group([range(steps.size)])
-        group = everyone if len(shares) == 1 else steps.group(shares)
-        leads = steps.rank == min(shares[share])
-        return cls(steps, group, everyone, share, leads, len(shares), reader)
+    @property
+    def is_whole(self) -> bool:
+        """Return whether each process has all rows."""
+        return self.num_shares == self.steps.size
 
     def share_of(self, batches: list[Queries]) -> list[Queries]:
-        """Return the batches of this share; all have equally many, the last may be empty."""
+        """Return the batches of this process; all have equally many, the last may be empty."""
         missing = -len(batches) % self.num_shares
         empty = [batches[0].part(slice(0, 0))] * missing
-        return [*batches, *empty][self.share :: self.num_shares]
+        return [*batches, *empty][self.steps.rank % self.num_shares :: self.num_shares]
 
     def together(self, work: Callable[[], Made]) -> Made:
         """Return the result of work that all processes do at once, each on its own rows."""
@@ -144,121 +118,65 @@ class Shares:
 
     def prepare(self, results: Sequence[SoFar]) -> None:
         """Make queries and score targets, each in a process that has the rows."""
-        given = [(result.queries, result.source) for result in results]
-        made = self.together(lambda: [_vectors(*it) for it in given])
-        for (queries, source), vectors in zip(given, made, strict=True):
-            queries.vectors = self._combined(vectors).to(source.device)
-        given = [it for it in given if it[0].targets is not None]
-        scored = self.together(lambda: [_of_targets(*it) for it in given]) if given else []
-        for (queries, source), values in zip(given, scored, strict=True):
-            here = self._combined(values).to(source.device)
-            if queries.lists is None:
-                queries.target_scores = here
-            else:
-                queries.target_rows = here.to(self.reader.table.dtype)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return rows by distinct ids, sent by the processes that hold them."""
-        held = self.together(lambda: _held_rows(ids, self.reader))
-        return self._combined(held).to(self.reader.table.device, self.reader.table.dtype)
+        pairs: list[tuple[Queries, Any]] = [(result.queries, result.source) for result in results]
+        if self.is_whole:
+            self.together(lambda: [source.prepare(queries) for queries, source in pairs])
+            return
+        made = self.together(lambda: [_vectors(*pair) for pair in pairs])
+        for (queries, source), vectors in zip(pairs, made, strict=True):
+            queries.vectors = self.steps.combine(vectors, self.group).to(source.device)
+        pairs = [pair for pair in pairs if pair[0].targets is not None]
+        scored = self.together(lambda: [_of_targets(*pair) for pair in pairs]) if pairs else []
+        for (queries, source), scores in zip(pairs, scored, strict=True):
+            queries.target_scores = self.steps.combine(scores, self.group).to(source.device)
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """Return the tensors of the share's processes, of one shape, by rank."""
-        return self.steps.gather(values, self.group)
+        """Return the tensors of the processes of a share, of one shape, by rank."""
+        return [values] if self.is_whole else self.steps.gather(values, self.group)
 
     def total(self, count: int, *, of_all: bool = False) -> int:
-        """Return the sum of a number over the processes of the share, or over all."""
-        return self._sum(count, self.everyone if of_all else self.group)
+        """Return the sum of a number over the processes of a share, or over all."""
+        if self.is_whole and not of_all:
+            return count
+        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
+        return int(self.steps.sum(counted, self.group))
 
     def sum_of_all(self, values: Tensor) -> Tensor:
         """Add int64 values over all processes."""
         self.together(lambda: None)
-        return self.steps.sum(values.contiguous(), self.everyone)
+        return self.steps.sum(values.contiguous(), self.group)
 
     def filled_in(self, values: Tensor) -> Tensor:
         """Replace zeros by the results of other shares, in place."""
         if self.num_shares > 1:
-            if not self.leads:  # all processes of a share have equal values
-                values.zero_()
             self.together(lambda: None)
-            self.steps.sum(values.view(torch.int64), self.everyone)
+            self.steps.sum(values.view(torch.int64), self.group)
         return values
-
-    def _sum(self, count: int, group: dist.ProcessGroup) -> int:
-        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
-        return int(self.steps.sum(counted, group))
-
-    def _combined(self, values: Tensor) -> Tensor:
-        return self.steps.combine(values, self.group)
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:
     """Return checked queries for anchors of this process, and zeros for others, ``[B, F]``."""
-    assert isinstance(source, InRows)
-    dtype = _wide(source.reader)
+    dtype = torch.float64 if source.table.dtype == torch.float64 else torch.float32
     vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
     here = source.reader.holds(queries.anchors)
     if bool(here.any()):
-        own = queries.where(here)
-        own.vectors = source.vectors(own.anchors, own.others)
+        few = queries.where(here)
+        few.vectors = source.vectors(few.anchors, few.others)
         if not source.allows_nan:
-            own.check_finite()
-        vectors[here] = own.vectors.to(CPU, dtype)
+            few.check_finite()
+        vectors[here] = few.vectors.to(CPU, dtype)
     return vectors
 
 
 def _of_targets(queries: Queries, source: Any) -> Tensor:
-    """Return canonical scores ``[C, B]`` of targets of this process, and zeros for others.
-
-    For queries with lists, return the rows of distinct targets, ``[U, G]``.
-    """
-    assert isinstance(source, InRows)
+    """Return canonical scores ``[C, B]`` of targets of this process, and zeros for others."""
     assert queries.targets is not None
-    if queries.lists is not None:
-        return _held_rows(queries.targets.unique(), source.reader)
     shape = (source.num_crops, len(queries))
     scores = torch.zeros(shape, dtype=torch.float64, device=CPU)
     here = source.reader.holds(queries.targets)
     if bool(here.any()):
         scores[:, here] = source.target_scores(queries.where(here)).to(CPU)
     return scores
-
-
-def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
-    """Return the rows of this process and zeros for others, float32 or float64."""
-    here, shape, dtype = reader.holds(ids), (len(ids), reader.table.shape[1]), _wide(reader)
-    rows = torch.zeros(shape, dtype=dtype, device=CPU)
-    if bool(here.any()):
-        rows[here] = reader.table.rows(ids[here]).to(CPU, dtype)
-    return rows
-
-
-def _wide(reader: RowReader) -> torch.dtype:
-    return torch.float64 if reader.table.dtype == torch.float64 else torch.float32
-
-
-def shares_of(spans: Spans, total: int) -> list[list[int]]:
-    """Return the processes of each share; all parts must be stored equally often."""
-    holders: dict[tuple[int, int], list[int]] = {}
-    idle = []
-    for rank, (start, stop) in enumerate(spans):
-        if start < stop:
-            holders.setdefault((start, stop), []).append(rank)
-        else:
-            idle.append(rank)
-    check_cover(sorted(holders), total, "shards")
-    sizes = {span: len(ranks) for span, ranks in holders.items()}
-    if len(set(sizes.values())) > 1:
-        most, least = max(sizes, key=lambda s: sizes[s]), min(sizes, key=lambda s: sizes[s])
-        raise ValueError(
-            f"shards: rows {most[0]} .. {most[1] - 1} are stored by {sizes[most]} processes, rows "
-            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be stored by "
-            "equally many processes"
-        )
-    shares = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
-    for place, rank in enumerate(idle):
-        shares[place % len(shares)].append(rank)
-    return shares
 
 
 def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> None:

@@ -25,6 +25,7 @@ from kgfast.text import shown
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _NOTE, _ERROR = "=", "!"  # prefixes of notes and of errors
+_TOLD = "kgfast_told"  # attribute of an error that all other processes know already
 _LONGEST = 1e9  # seconds, 30 years: clocks of stores and groups count nanoseconds in 64 bits
 
 
@@ -69,7 +70,6 @@ class Processes:
         self._store = PrefixStore(f"kgfast/{number}", store)
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
-        self._told: BaseException | None = None  # the error that all other processes know already
 
     def __enter__(self) -> Self:
         return self
@@ -104,16 +104,16 @@ class Processes:
         try:
             yield
         except BaseException as error:
-            if not (isinstance(error, OtherProcessError) or error is self._told):
+            if not was_told(error):
                 self.leave()  # makes a collective fail in which other processes wait
                 self.tell(error)
             raise
 
     def tell(self, error: BaseException) -> None:
         """Come to the next step with an error, and leave without waiting."""
-        if isinstance(error, OtherProcessError) or error is self._told:
+        if was_told(error):
             return
-        self._told = error
+        error.__dict__[_TOLD] = True
         with suppress(RuntimeError):  # no process may be left to hear the error
             self._arrive(next(self._steps), f"{_ERROR}{type(error).__name__}: {error}")
 
@@ -228,6 +228,11 @@ class Processes:
                 f"{self.timeout:g} s: lost, hanging, or slower than timeout= allows",
                 missing,
             ) from None
+
+
+def was_told(error: BaseException) -> bool:
+    """Return whether all other processes know an error already."""
+    return isinstance(error, OtherProcessError) or _TOLD in error.__dict__
 
 
 def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -8,7 +8,6 @@ import torch
 import kgfast
 from kgfast.distributed import count_range, merge
 from kgfast.eval import rows
-from kgfast.processes.shares import shares_of
 from kgfast.tables import Shard
 from support.shared_out import FileTable, assert_same, example, model_of
 
@@ -102,10 +101,3 @@ def test_bad_arguments():
     scorer = kgfast.BlockScorer(lambda *_: None, num_entities=97, num_relations=5)
     with pytest.raises(TypeError, match="a function that scores has no rows"):
         count_range(scorer, graph.hrt, 0, 5)
-
-
-def test_teams():
-    assert shares_of([(0, 5), (5, 9), (0, 5), (9, 9), (5, 9)], 9) == [[0, 1, 3], [2, 4]]
-    assert shares_of([(0, 0), (0, 9)], 9) == [[1, 0]]
-    with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are stored by 2 processes"):
-        shares_of([(0, 5), (0, 5), (5, 9)], 9)

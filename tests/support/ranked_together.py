@@ -341,15 +341,3 @@ def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
     model, graph = whole.with_entity(shard), example()
     ranks = joint(kgfast.rank, model, graph.hrt, known=graph.known, timeout=30)
     return ranks, joint(kgfast.topk, model, heads=[1, 2], relations=0, k=5, timeout=30)
-
-
-def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
-    """Rank entities and relations, and find the best relations, of models in shards."""
-    graph, found = example(), []
-    heads, _, tails = graph.hrt.T
-    for name in names:
-        model, options = model_of(name, spans[rank]), {"known": graph.known, "timeout": 30}
-        sides = "head", "relation", "tail"
-        found.append(joint(kgfast.rank, model, graph.hrt, sides=sides, batch_size=16, **options))
-        found.append(joint(kgfast.topk, model, heads=heads, tails=tails, k=2, pad=True, **options))
-    return found
