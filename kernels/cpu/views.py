@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from os import environ
 from typing import NamedTuple
 
 import torch
@@ -69,8 +70,14 @@ class Pointers(NamedTuple):
 
 
 def machine() -> Machine:
-    """Return the machine of a call."""
-    return Machine(isa(), threads.count(), tiers.mask())
+    """Return the machine of a call, by the number of threads and the environment."""
+    names = environ.get("KGFAST_CPU_ISA"), environ.get("KGFAST_TIERS")
+    return _machine(threads.count(), *names)
+
+
+@cache
+def _machine(threads: int, *_: str | None) -> Machine:
+    return Machine(isa(), threads, tiers.mask())
 
 
 def arguments_of(operands: Operands, bias: Tensor | None) -> tuple[Machine, Pointers]:

@@ -20,42 +20,18 @@ from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.text import shown
 
+Models = RankableModel | BlockScorer
+
 
 @overload
 def rank(
-    model: RankableModel | BlockScorer,
-    triples: TriplesLike | Dataset,
-    *,
-    known: KnownTriples | Literal["dataset"] | None = ...,
-    sides: Sequence[Side] = ...,
-    candidate_ids: CandidateIds | None = ...,
-    dims: int | None = ...,
-    batch_size: int | None = ...,
-    nan: Literal["error", "worst"] = ...,
-    vocabulary: VocabularyLike | None = ...,
-    max_memory: int | str | None = ...,
-    partial: str | os.PathLike[str] | None = ...,
-    index: Index | None = ...,
-    progress: bool = ...,
+    model: Models, triples: TriplesLike | Dataset, *, dims: int | None = ..., **options: Any
 ) -> Ranks: ...
 @overload
 def rank(
-    model: RankableModel | BlockScorer,
-    triples: TriplesLike | Dataset,
-    *,
-    known: KnownTriples | Literal["dataset"] | None = ...,
-    sides: Sequence[Side] = ...,
-    candidate_ids: CandidateIds | None = ...,
-    dims: Sequence[int],
-    batch_size: int | None = ...,
-    nan: Literal["error", "worst"] = ...,
-    vocabulary: VocabularyLike | None = ...,
-    max_memory: int | str | None = ...,
-    partial: str | os.PathLike[str] | None = ...,
-    index: Index | None = ...,
-    progress: bool = ...,
+    model: Models, triples: TriplesLike | Dataset, *, dims: Sequence[int], **options: Any
 ) -> GroupedRanks: ...
-def rank(
+def rank(  # type: ignore[misc] # the signatures name the option that decides
     model: RankableModel | BlockScorer,
     triples: TriplesLike | Dataset,
     *,

@@ -12,7 +12,7 @@ from torch import Tensor
 from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import Queries, among, between, within
 from kgfast.eval.rows import RowReader
-from kgfast.eval.sources import Crops, Located, Swept
+from kgfast.eval.sources import CandidateSource, Crops, Located
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
@@ -25,7 +25,7 @@ from kgfast.tables.prefetch import RowBlock
 _SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at once
 
 
-class InRows(Swept):
+class InRows(CandidateSource):
     """Rows of a model's entities, read in blocks from a file, a shard, or a range of either.
 
     Queries are made from the rows of the anchors alone, and targets are scored from the rows of the

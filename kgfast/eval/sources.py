@@ -32,21 +32,38 @@ def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
     return {dim: None if dim is None else operator_width(model, dim) for dim in dims}
 
 
-class CandidateSource(ABC):
-    """Candidates of one side, for the crops that share a sweep."""
+class Located(NamedTuple):
+    """Candidates of a block, and what an operator takes besides, as places in the block."""
 
-    model: Any
-    side: Side
+    operands: Operands
+    targets: Any
+    known: Any
+    lists: Lists | None
+
+
+class CandidateSource(ABC):
+    """Candidates of one side, for the crops that share a sweep over queries and rows of a table."""
+
     device: torch.device  # device of queries and candidates
     num_rows: int  # rows of the whole table
-    num_crops: int
-    allows_nan: bool
+    checks: Checks
     sorted_ids: Tensor | None = None  # the only candidates of queries without ids of their own
     is_whole: bool = False  # one block holds all candidates: results need no merging
     has_lists: bool = True  # each query may have a list; else a pass serves one list
     batch_size: int = INT64_MAX  # maximal number of queries of a pass
     span: tuple[int, int] | None = None  # the rows of this process or range; None: all rows
     home: torch.device = CPU  # device of ids and results
+
+    def __init__(self, model: Any, side: Side, crops: Crops, allows_nan: bool) -> None:
+        self.model, self.side, self.allows_nan = model, side, allows_nan
+        self.num_crops = len(crops)
+        # Queries and candidates of several crops are made for the whole model.
+        self.dim: int | None = None
+        self.dims: tuple[int, ...] | None = None
+        if None not in crops.values():
+            self.dims = tuple(width for width in crops.values() if width is not None)
+        if len(crops) == 1:
+            (self.dim,) = crops
 
     @property
     def num_candidates(self) -> int:
@@ -73,68 +90,23 @@ class CandidateSource(ABC):
         """
 
     @abstractmethod
-    def counts(self, queries: Queries, block: Any) -> Counts | None:
-        """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each.
-
-        None where the block holds no candidates.
-        """
-
-    @abstractmethod
-    def best(self, queries: Queries, block: Any, k: int) -> Found | None:
-        """Find the best answers of a block; None where the block holds no candidates.
-
-        Equal answers stand by ascending id; places without an answer hold id -1.
-        """
-
-    @abstractmethod
-    def above(
-        self, queries: Queries, block: Any, thresholds: Tensor, most: int
-    ) -> Above | int | None:
-        """Find the answers of a block that reach float64 ``thresholds [B]``.
-
-        The result is None if the block holds no candidates. It is the number of answers if that is
-        above ``most``, or if ``most`` is negative.
-        """
-
-
-class Located(NamedTuple):
-    """Candidates of a block, and what an operator takes besides, as places in the block."""
-
-    operands: Operands
-    targets: Any
-    known: Any
-    lists: Lists | None
-
-
-class Swept(CandidateSource):
-    """Source with scores from a sweep over queries and rows of a table."""
-
-    checks: Checks
-
-    def __init__(self, model: Any, side: Side, crops: Crops, allows_nan: bool) -> None:
-        self.model, self.side, self.allows_nan = model, side, allows_nan
-        self.num_crops = len(crops)
-        # Queries and candidates of several crops are made for the whole model.
-        self.dim: int | None = None
-        self.dims: tuple[int, ...] | None = None
-        if None not in crops.values():
-            self.dims = tuple(width for width in crops.values() if width is not None)
-        if len(crops) == 1:
-            (self.dim,) = crops
-
-    @abstractmethod
     def _located(self, queries: Queries, block: Any) -> Located | None:
         """Return the candidates of a block; None where there are none."""
 
-    @abstractmethod
     def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         """Return an error that names the query, or the row of the table, that is not finite."""
+        queries.check_finite()
+        return error
 
     def _whole_ids(self, block: Any, ids: Tensor) -> Tensor:
         """Return ids of the whole table for ids of a block, which may be -1."""
         return ids
 
     def counts(self, queries: Queries, block: Any) -> Counts | None:
+        """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each.
+
+        None where the block holds no candidates.
+        """
         try:
             here = self._located(queries, block)
             if here is None:
@@ -145,6 +117,10 @@ class Swept(CandidateSource):
             raise self._named(error, queries, block) from None
 
     def best(self, queries: Queries, block: Any, k: int) -> Found | None:
+        """Find the best answers of a block; None where the block holds no candidates.
+
+        Equal answers stand by ascending id; places without an answer hold id -1.
+        """
         try:
             here = self._located(queries, block)
             if here is None:
@@ -159,6 +135,11 @@ class Swept(CandidateSource):
     def above(
         self, queries: Queries, block: Any, thresholds: Tensor, most: int
     ) -> Above | int | None:
+        """Find the answers of a block that reach float64 ``thresholds [B]``.
+
+        The result is None if the block holds no candidates. It is the number of answers if that is
+        above ``most``, or if ``most`` is negative.
+        """
         try:
             here = self._located(queries, block)
             if here is None:
@@ -172,7 +153,7 @@ class Swept(CandidateSource):
         return answers._replace(ids=self._whole_ids(block, answers.ids))
 
 
-class InMemory(Swept):
+class InMemory(CandidateSource):
     """Candidates of a model in memory: one block that is read in place.
 
     ``ids`` are the only candidates, in any order, on any device. Candidates of ``other``, another
@@ -229,10 +210,6 @@ class InMemory(Swept):
         check_queries(queries.vectors, block)
         operands = Operands(queries.vectors, block, self.dims)
         return Located(operands, queries.targets, queries.known, queries.lists)
-
-    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
-        queries.check_finite()
-        return error
 
     def constants(self) -> list[Tensor | None]:
         return [self.prepared.bias, self.prepared.factor]

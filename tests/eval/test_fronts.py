@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
-from kgfast import Candidates, KnownTriples, RotatE, above, rank, top_facts, topk
+from kgfast import KnownTriples, RotatE, above, rank, top_facts, topk
 from support.engines import ISAS, assert_same, engines, examples
 from support.ranked_models import MODELS, line, random_triples
 
@@ -89,22 +89,6 @@ def test_evaluation_mode_is_restored_gradients_are_off_and_random_numbers_left_a
     assert not model.other.training
     assert not any(it.requires_grad for it in found)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_any_object_with_the_contract_is_served():
-    class Constant:
-        score, num_entities, num_relations, dim = "dot", 4, 1, 1
-
-        def queries(self, anchors, relations, side, dims=None):
-            return torch.ones(len(anchors), 1)
-
-        def candidates(self, side):
-            table = torch.tensor([[3.0], [1.0], [2.0], [2.0]])
-            return Candidates(table, torch.tensor([0.0, 5.0, 0.0, 0.0]))
-
-    assert rank(Constant(), [(0, 0, 2)], sides=("tail",)).realistic.item() == 3.5
-    assert topk(Constant(), heads=0, relations=0, k=4).ids.tolist() == [[1, 0, 2, 3]]
-    assert top_facts(Constant(), heads=0, k=3).triples[:, 2].tolist() == [1, 0, 2]
 
 
 def test_bars_say_what_is_done(capsys):

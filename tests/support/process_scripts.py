@@ -107,38 +107,4 @@ for _ in range(2): threading.Thread(target=sweep_for_long, daemon=True).start()
 for _ in range(2): sweeps.acquire()
 time.sleep(0.3 + {pause})
 """,
-    # An interrupt while the main thread waits for a sweeping one.
-    "join": """
-signal.signal(signal.SIGINT, signal.default_int_handler)
-thread = threading.Thread(target=sweep_for_long, daemon=True)
-thread.start()
-sweeps.acquire()
-threading.Timer(0.3 + {pause}, os.kill, (os.getpid(), signal.SIGINT)).start()
-try:
-    thread.join()
-except KeyboardInterrupt:
-    pass
-""",
-    # Little memory: a MemoryError (or torch's own words for it), or the right answer.
-    "memory": """
-table = table[:1].repeat(rows, 1)
-large = min(rows, {large})
-right = ops.topk(queries, table, large, score="{score}")[1]
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-refused = 0
-for room in {rooms}:
-    resource.setrlimit(resource.RLIMIT_AS, (used + room, -1))
-    try:
-        for call in (lambda: ops.topk(queries, table, large, score="{score}")[1], ranked, scored):
-            try:
-                got = call()
-            except MemoryError:
-                refused += 1
-            except RuntimeError as error:
-                assert "alloc" in str(error) or "memory" in str(error), error
-                refused += 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-    assert torch.equal(ops.topk(queries, table, large, score="{score}")[1], right)
-""",
 }

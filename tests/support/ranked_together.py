@@ -234,46 +234,6 @@ def early_failures(rank: int) -> list[tuple[Any, Any]]:
     return found
 
 
-def planned(spans: list[tuple[int, int]], plan: list[dict[str, Any]], rank: int) -> list[Any]:
-    """Return the ends of calls one after the other, each of other rows; some fail here.
-
-    A call of the plan says ``what`` is called, the ``seed`` of its rows, and why it ``fails`` in
-    which processes.
-    """
-    hrt, found = example().hrt, []
-    for call in plan:
-        why = call["fails"].get(rank)
-        table = shuffled(call["seed"])
-        if why == "NaN":
-            table[:] = torch.nan
-        if why == "id":
-            hrt = torch.tensor([[0, RELATIONS, 0]])
-        first, last = spans[rank]
-        shard = Shard(table[first:last], start=first, total_rows=N)
-        model = kgfast.DistMult(shard, tables_of("DistMult")[1])
-        if why == "interrupt":
-            model.queries = _interrupted
-        options: dict[str, Any] = {"timeout": 0 if why == "timeout" else 30}
-        if why == "misspelt":
-            options["batchsize"] = 3
-        try:
-            if call["what"] == "rank":
-                came: Any = joint(kgfast.rank, model, hrt, batch_size=16, **options)
-            else:
-                heads, relations, _ = hrt.T
-                asked = {"heads": heads, "relations": relations, "k": 5}
-                came = joint(kgfast.topk, model, batch_size=16, **asked, **options)
-        except (Exception, KeyboardInterrupt) as error:
-            came = error
-        hrt = example().hrt
-        found.append(came)
-    return found
-
-
-def _interrupted(*args: Any, **options: Any) -> Any:
-    raise KeyboardInterrupt
-
-
 def late(rank: int) -> list[Any]:
     """Call in process 1 when process 0 has given up, then once more in both."""
     graph, found = example(), []
