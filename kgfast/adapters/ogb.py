@@ -80,15 +80,15 @@ def evaluate(
     count = model.num_entities
     ranges = [_ranges_of(split, side, num_nodes, count, len(heads)) for side in SIDES]
     heads, tails = (
-        _as_rows(side, ids, own)
-        for side, ids, own in zip(SIDES, (heads, tails), ranges, strict=True)
+        _as_rows(side, ids, of_side)
+        for side, ids, of_side in zip(SIDES, (heads, tails), ranges, strict=True)
     )
     hrt, blocks = torch.stack([heads, relations, tails], 1), []
     with progress_bar(progress, "ranking", len(hrt)) as advance:
         for rows in _blocks(split, len(hrt)):
             negatives = [
-                _negatives(f"{side}_neg", split, own, rows)
-                for side, own in zip(SIDES, ranges, strict=True)
+                _negatives(f"{side}_neg", split, of_side, rows)
+                for side, of_side in zip(SIDES, ranges, strict=True)
             ]
             blocks.append(_rank_block(model, hrt[rows], negatives, nan))
             advance(len(hrt[rows]))

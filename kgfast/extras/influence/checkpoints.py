@@ -168,7 +168,7 @@ def _loss_of(
 
 def _rates_of(stages: list[Checkpoint], rates: Sequence[float] | None) -> list[float]:
     """Return the given rates, else the logged rates."""
-    values = [stage.rate for stage in stages] if rates is None else [float(it) for it in rates]
+    values = [stage.rate for stage in stages] if rates is None else [float(rate) for rate in rates]
     if len(values) != len(stages):
         raise ValueError(f"rates must have one per checkpoint, {len(stages)}; got {len(values)}")
     for stage, rate in zip(stages, values, strict=True):

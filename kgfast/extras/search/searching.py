@@ -39,14 +39,10 @@ def search(
     """Try values of the keys with ranges in the config; rate trials by filtered MRR on valid.
 
     Every trial is a run of the config with other values and the config's seed. optuna's
-    ``TPESampler`` (Bergstra et al. 2011) draws the values. Its ``SuccessiveHalvingPruner`` (Li et
-    al. 2020, arXiv 1810.05934) compares trials at their evaluations, first after
-    ``search.first_rung`` epochs, then after ``search.reduction`` times as many each, and continues
-    the best ``1 / reduction``. The test set is not ranked.
-
-    ``folder`` gets ``config.yaml``, optuna's storage ``trials.db``, ``best.yaml`` (the config of
-    the best trial), and a run folder ``trials/<number>`` per trial. Ended trials keep config and
-    log; the best trial also keeps checkpoints.
+    ``TPESampler`` (Bergstra et al. 2011) draws the values, and its ``SuccessiveHalvingPruner`` (Li
+    et al. 2020, arXiv 1810.05934) ends trials early. The test set is not ranked. ``folder`` gets
+    ``config.yaml``, optuna's ``trials.db``, ``best.yaml``, and a run folder per trial
+    (docs/how-to/search.md).
 
     Parameters
     ----------
@@ -176,8 +172,8 @@ class Space:
         return Config.from_dict(assigned(self._base, values))
 
     def _values(self, key: str) -> Sequence[Any]:
-        choices, low, high = (getattr(self._ranges[key], it) for it in ("choices", "low", "high"))
-        return (low, high) if choices is None else choices
+        values = self._ranges[key]
+        return (values.low, values.high) if values.choices is None else values.choices
 
     def _checked(self, key: str, value: Any) -> Any:
         """Return a value in the type of a config: alone, or with values of other ranges."""
