@@ -58,7 +58,7 @@ for method in ("loss", "sampled_loss", "greedy", "topk", "sample"):
         (method, {"hidden": torch.ones(2, 3).long()}, "hidden must be a floating-point tensor"),
         (method, {"hidden": None}, "hidden must be a tensor; got NoneType"),
     ]
-for method in ("loss", "greedy", "topk", "sample"):
+for method in ("loss", "topk"):
     MISTAKES += [
         (method, {"candidate_ids": ids()}, "candidate_ids must name at least one output"),
         (method, {"candidate_ids": ids(1, 5)}, "candidate_ids[1] must be in 0 .. 4; got 5"),
