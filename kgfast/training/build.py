@@ -69,7 +69,8 @@ def follow(config: Config, *, trust: bool) -> None:
         if not trust:
             raise ValueError(_refused(key, section.name))
     for key, section, base, reserved in sections:
-        cls = make = _imported(key, section.name, base)
+        cls = _imported(key, section.name, base)
+        make: Any = cls
         if key == "model":
             make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
             if cls.init.__qualname__ == Model.init.__qualname__:  # hands options on to the class

@@ -141,7 +141,10 @@ def _checked_names(argument: str, names: Any, count: int) -> Vocabulary | None:
 
 
 def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
-    sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+    sizes: dict[str, Any] = {
+        "num_entities": model.num_entities,
+        "num_relations": model.num_relations,
+    }
     if not isinstance(known, KnownTriples):
         try:
             sets, _ = id_sets((known,), names)
@@ -378,4 +381,5 @@ def with_data(
         ids = torch.stack([entity[heads], relation[relations], entity[tails]], 1)
         return Triples(ids, entities=both[0], relations=both[1])
 
-    return both, Dataset(dataset.name, *map(renumbered, SPLITS), *both)
+    train, valid, test = map(renumbered, SPLITS)
+    return both, Dataset(dataset.name, train, valid, test, *both)

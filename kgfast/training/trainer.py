@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -154,7 +155,7 @@ class Trainer:
         progress: bool = True,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        self.callbacks = list(callbacks)
+        self.callbacks: list[Any] = list(callbacks)
         for row, it in enumerate(self.callbacks):
             if not isinstance(it, Callback):
                 kind = type(it).__name__
