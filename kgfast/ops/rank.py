@@ -24,7 +24,6 @@ def rank_counts(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Count, per query, the candidates above the target and the candidates equal to it.
 
@@ -42,9 +41,6 @@ def rank_counts(
     exclude_indptr, exclude_indices : Tensor
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
         duplicates count once, and the target is ignored.
-    nan_worst : bool
-        Accept NaN and infinities: a target whose score is NaN ranks below every other candidate,
-        a candidate whose score is NaN below every target.
 
     Returns
     -------
@@ -71,13 +67,13 @@ def rank_counts(
     check_index("targets", targets, (len(queries),), candidates)
     known = checked_known(exclude_indptr, exclude_indices, operands)
     assert known is not None
-    return Counts(*_rank_counts(operands, targets, known, nan_worst))
+    return Counts(*_rank_counts(operands, targets, known))
 
 
 @operator("rank_counts", waits=True)
-def _rank_counts(operands: Operands, targets: Tensor, known: Known, nan_worst: bool) -> Counts:
+def _rank_counts(operands: Operands, targets: Tensor, known: Known) -> Counts:
     refuse_unchecked("rank_counts")
-    checks = run.checks_for(targets.device, allows_nan=nan_worst)
+    checks = run.checks_for(targets.device)
     operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
     return run.rank_counts(operands, targets, known, checks)
 

@@ -60,11 +60,10 @@ _SCHEMA_TYPES = {
 class Operator(Generic[P, R]):
     """Function that is ``torch.ops.kgfast.<name>``; the gradient is a second operator.
 
-    A call goes through torch, so that the compiler sees it; ``body`` is the function. The body
-    returns new tensors: none shares storage with another or with an argument. With ``waits``, the
-    host may wait for the device in the body, as checks of values do. The tag ``cudagraph_unsafe``
-    then keeps the operator out of CUDA graphs. Results of an operator without a gradient need none.
-    With ``results``, the body returns so many tensors, or None for some.
+    The ``body`` returns new tensors: none shares storage with another or with an argument. With
+    ``waits``, the host may wait for the device in the body, as checks of values do. The tag
+    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. With ``results``, the body
+    returns so many tensors, or None for some.
     """
 
     def __init__(
@@ -132,18 +131,10 @@ class Operator(Generic[P, R]):
 
         The function's parameters are ``grad``, which is the gradient of the first result; the last
         results, by any name or as a structure; some of the parameters of this operator; and
-        ``need``, a bool for each of ``wrt``. The function returns a gradient for each of ``wrt``,
-        None if not needed.
-
-        Parameters
-        ----------
-        *wrt : str
-            Tensors of the schema that have a gradient, by the names of their fields.
-        of : str
-            Public name, for the error of a second derivative.
-        rows : bool
-            The function has the parameters ``sparse`` and ``backend``. If ``sparse``, the table's
-            gradient has only some rows, and the last result their int64 ids.
+        ``need``, a bool for each of the tensors ``wrt``, which are named by their fields. The
+        function returns a gradient for each, None if not needed. Errors name the operator by
+        ``of``. With ``rows``, the function has the parameters ``sparse`` and ``backend``, and
+        returns int64 ids as the last result: if ``sparse``, the rows in the table's gradient.
         """
 
         def register(function: Body) -> Operator[..., Any]:

@@ -25,25 +25,17 @@ def pairwise_scores(
 ) -> Tensor:
     """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
 
-    Scores are differentiable in queries, candidates, factor and bias. The backward runs on the
+    Scores are differentiable once in queries, candidates, factor and bias. The backward runs on the
     backend of the forward and computes again what is not stored. If a query equals a candidate, a
-    distance has gradient 0. Two runs give equal bits. There is no second derivative.
+    distance has gradient 0. Two runs give equal bits.
 
     Parameters
     ----------
     queries : Tensor
         ``[B, F]`` float32; half precision is cast to float32. Float64 is computed in float64, by
         the reference backend.
-    candidates : Tensor
-        ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
-    score : str
-        ``dot``, ``l1``, ``l2``, ``rotate``, ``rotate_interleaved``, or a score of RSCF.
-    bias : Tensor, optional
-        ``[K]`` or ``[1]`` floating point, added to scores last.
-    factor : Tensor, optional
-        ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
-        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
-        widest crop.
+    candidates, score, bias, factor
+        As :func:`kgfast.ops.topk` takes them, ``[K, G]``; a bias of -inf makes scores -inf.
     dims : sequence of int, optional
         Crop widths in features, in any order; one pass over the features serves all crops.
 

@@ -27,7 +27,6 @@ def topk(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
     pad: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Find the ``k`` best-scoring candidates of each query, without a ``[B, N]`` tensor.
@@ -35,7 +34,7 @@ def topk(
     The result is exact: candidates are ordered by canonical float64 scores
     (:mod:`kgfast.kernels.scores`), and equal scores by the lowest id. So every backend returns the
     same ids and scores. Any output head can be searched: ``topk(hidden, weight, k=1)`` is greedy
-    decoding. The operator is not differentiable.
+    decoding.
 
     Parameters
     ----------
@@ -60,8 +59,6 @@ def topk(
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
         ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
-    nan_worst : bool
-        Accept NaN and infinities: a candidate that scores NaN comes after all others.
     pad : bool
         Fill the answers of queries with fewer than ``k`` candidates with the id -1 and the score
         -inf, instead of raising an error.
@@ -88,7 +85,7 @@ def topk(
     operands = checked_operands(queries, candidates, score, bias, factor, dims, candidate_ids)
     known = checked_known(exclude_indptr, exclude_indices, operands)
     check_k(k, operands.candidates.num_candidates if len(queries) and not pad else None)
-    return _topk(operands, k, known, nan_worst, pad)
+    return _topk(operands, k, known, pad)
 
 
 def check_k(k: int, count: int | None) -> None:
@@ -111,11 +108,10 @@ def _topk(
     operands: Operands,
     k: int,
     known: Known | None,
-    nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
     refuse_unchecked("topk")
-    checks = run.checks_for(operands.table.device, allows_nan=nan_worst)
+    checks = run.checks_for(operands.table.device)
     operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
     scores, ids = run.topk(operands, k, known, checks)
     known_answers = 0 if known is None else len(known.indices)

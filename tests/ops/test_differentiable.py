@@ -177,26 +177,13 @@ def test_there_is_no_second_derivative(name):
 @EACH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.usefixtures("backend")
-def test_autocast_computes_in_float32(name, dtype, monkeypatch):
-    """No kernel of a CPU obeys autocast, but those of other devices may: it is off around all."""
+def test_autocast_computes_in_float32(name, dtype):
     queries, table, bias = operands(name, "dot")
     half = queries.detach().to(dtype).requires_grad_()
     expected = served(name, (half.float(), table, bias), "dot")
-    states = []
-
-    def recorded(name):
-        states.append(torch.is_autocast_enabled("cpu"))
-        return get_backend(name)
-
-    for module in (run, scores):
-        monkeypatch.setattr(module, "get_backend", recorded)
     with torch.autocast("cpu", dtype=dtype):
         result = served(name, (half, table, bias), "dot")
-        forward = len(states)
         found = torch.autograd.grad(result.sum(), (half, table))
-    assert forward > 0
-    assert forward < len(states)
-    assert not any(states)
     assert result.dtype == torch.float32
     assert torch.equal(result, expected)
     assert [it.dtype for it in found] == [dtype, torch.float32]

@@ -42,7 +42,7 @@ def ids(count: int) -> Tensor:
 def count_ranks(operands: Operands, known: int, subset: Tensor | None = None):
     batch, candidates = operands.num_queries, replace(operands.candidates, ids=subset)
     operands = replace(operands, candidates=candidates)
-    return _rank_counts.body(operands, ids(batch), Known(ids(batch + 1), ids(known)), False)
+    return _rank_counts.body(operands, ids(batch), Known(ids(batch + 1), ids(known)))
 
 
 @pytest.mark.parametrize("value", [1, NOTHING_FITS])
@@ -66,7 +66,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
 def best(batch: int, rows: int, dims: list[int] | None = None) -> tuple[Tensor, Tensor]:
     """Find the best five on the device, with known answers."""
     known = Known(ids(batch + 1), ids(3))
-    return _topk.body(operands(batch, rows, dims=dims), 5, known, False, False)
+    return _topk.body(operands(batch, rows, dims=dims), 5, known, False)
 
 
 @pytest.mark.parametrize("dims", [None, [32, 4]])

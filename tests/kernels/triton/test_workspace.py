@@ -95,8 +95,8 @@ def test_ranks_and_the_best(score, shape) -> None:
     batch, _, _ = shape
     given, known = operands(score, shape), Known(ids(batch + 1), ids(0))
     with LiveMemory(value=1) as memory:
-        _rank_counts.body(given, ids(batch), known, False)
+        _rank_counts.body(given, ids(batch), known)
     assert 0 < memory.peak <= MOST
     with LiveMemory(value=1) as memory:
-        _topk.body(given, 10, known, False, False)
+        _topk.body(given, 10, known, False)
     assert 0 < memory.peak <= MOST
