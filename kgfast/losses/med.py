@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kgfast.kernels.checks import OutOfRangeError
+from kgfast.kernels.spares import constant
 from kgfast.losses.batches import Batch
 from kgfast.losses.loss import Loss, check_mask
 from kgfast.losses.sampled import sampled_scores
@@ -167,7 +168,8 @@ def med_of_scores(
     of_negatives = w2 * negative[:-1].detach()
     improving = _expected(of_negatives, functional.softplus(negative), mask)
     improving = improving - _expected(of_positives, functional.logsigmoid(positive))
-    shares = w3 * torch.stack([positive.new_full((), fraction) for fraction in fractions])
+    kind = (), positive.dtype, positive.device
+    shares = w3 * torch.stack([constant(float(fraction), *kind) for fraction in fractions])
     weights = shares.exp() if loss_weight == "exp" else (shares - 0.5 * w3).sigmoid()
     total = torch.dot(weights, improving)
     if len(positive) > 1:

@@ -300,8 +300,8 @@ STEPS = {
     "bce, sparse": (kgfast.ComplEx, bce, True, (8, 13)),
     "bce, ConvE": (conve, bce, False, (6, 46)),
     "bce, ConvE, sparse": (conve, bce, True, (6, 46)),
-    "MED and RSCF, a pool": (croppable, med(500), False, (33, 128)),
-    "MED and RSCF, lists": (croppable, med(100, 50), False, (21, 113)),
+    "MED and RSCF, a pool": (croppable, med(500), False, (33, 132)),
+    "MED and RSCF, lists": (croppable, med(100, 50), False, (21, 117)),
 }
 
 
