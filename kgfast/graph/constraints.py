@@ -79,13 +79,7 @@ class TypeConstraints:
         return max((one_past_max(ids) for sides in self._lists for ids in sides), default=0)
 
     def candidates(self, relation: int, side: Side) -> Tensor:
-        """Return the candidates of one relation, int64, ascending; none for unknown relations.
-
-        Raises
-        ------
-        ValueError
-            If side is neither head nor tail.
-        """
+        """Return the candidates of one relation, int64, ascending; none for unknown relations."""
         if side not in _SIDES:
             raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
         if not 0 <= relation < self.num_relations:
@@ -143,10 +137,8 @@ class TypeConstraints:
 
         Raises
         ------
-        TypeError
-            For names without a vocabulary.
-        ValueError
-            If no pair is of an entity of this graph.
+        TypeError, ValueError
+            For names without a vocabulary, and if no pair is of an entity of this graph.
 
         Examples
         --------
@@ -254,13 +246,12 @@ class TypeConstraints:
 def _checked(what: str, ids: Any, names: Any) -> Tensor:
     """Return ids or names as distinct ids, ascending."""
     ids = sorted(ids) if isinstance(ids, set | frozenset) else ids
-    ids = ids_or_names(what, ids, names).reshape(-1).cpu()
-    _check_range(what, ids, names)
-    ids = ids.sort().values
-    repeats = ids[1:][ids.diff() == 0]
+    found: Tensor = ids_or_names(what, ids, names).reshape(-1).cpu().sort().values
+    _check_range(what, found, names)
+    repeats = found[1:][found.diff() == 0]
     if len(repeats):
         raise ValueError(f"{what} must not repeat an id; got {int(repeats[0])} again")
-    return ids
+    return found
 
 
 def _check_range(what: str, ids: Tensor, names: Any) -> None:

@@ -22,9 +22,8 @@ class KnownTriples:
     """Known triples, deduplicated and indexed both ways, for filtering.
 
     Two CSR indexes hold the known tails of each (h, r) and the known heads of each (r, t). A third
-    index, the known relations of each (h, t), is made at its first use. Memory grows with the
-    number of triples, not with the size of the id space. For files larger than memory,
-    :meth:`build` makes the indexes in a folder, and :meth:`open` maps the folder.
+    index, the known relations of each (h, t), is made at its first use. For files larger than
+    memory, :meth:`build` makes the indexes in a folder, and :meth:`open` maps the folder.
 
     Parameters
     ----------
@@ -198,15 +197,14 @@ class KnownTriples:
         anchors, relations
             Integer `[B]`, on any device. An unseen pair has no known answers.
         side
-            The predicted side. `"tail"`: anchors are heads, the answers the known tails of (h, r);
-            `"head"`: anchors are tails, the answers the known heads of (r, t). `"relation"`:
-            anchors are heads, `relations` holds tails, the answers the known relations of (h, t).
+            `"tail"`: anchors are heads, the answers the known tails of (h, r). `"head"`: anchors
+            are tails, the answers the known heads of (r, t). `"relation"`: anchors are heads,
+            `relations` holds tails, the answers the known relations of (h, t).
         num_answers
-            The sum of `counts` of these queries, if known: with this number, an index on a GPU
-            answers without making the host wait.
+            The sum of `counts` of these queries, if known, so that the host need not wait for an
+            index on a GPU.
         within
-            ``(start, stop)``: only answers ``start .. stop - 1``, for a shard of the entities.
-            Other answers are not copied. `num_answers` must then be None.
+            ``(start, stop)``: only answers ``start .. stop - 1``; `num_answers` must then be None.
 
         Returns
         -------

@@ -173,7 +173,7 @@ def build_index(
         indptr[here] = first + starts
         done = here.stop
     indptr[-1] = len(keys)
-    parts = (torch.from_numpy(part) for part in (pairs, indptr, indices))
+    parts = torch.from_numpy(pairs), torch.from_numpy(indptr), torch.from_numpy(indices)
     return PairIndex(*parts, num_anchors, num_others)
 
 

@@ -29,10 +29,8 @@ class Vocabulary:
 
     Raises
     ------
-    TypeError
-        If a name is not a string.
-    ValueError
-        If a name occurs twice.
+    TypeError, ValueError
+        If a name is not a string, or occurs twice.
 
     Examples
     --------
@@ -142,11 +140,10 @@ class Triples:
 
     Raises
     ------
-    TypeError
-        If the dtype is not an integer dtype.
-    ValueError
-        If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
-        first offending row and the allowed range. If a size disagrees with a vocabulary.
+    TypeError, ValueError
+        If the dtype is not an integer dtype, the shape is not `[T, 3]`, an id is negative or out of
+        range (the message names the first such row and the range), or a size disagrees with a
+        vocabulary.
 
     Examples
     --------
@@ -254,7 +251,6 @@ class HasTriples(Protocol):
     @property
     def mapped_triples(self) -> Tensor:
         """Rows of ids ``[T, 3]``."""
-        ...
 
 
 TriplesLike = (

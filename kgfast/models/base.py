@@ -68,25 +68,20 @@ class RankableModel(Protocol):
     @property
     def score(self) -> str:
         """Name the score of a query and a candidate, such as ``dot`` or ``l1``."""
-        ...
 
     @property
     def num_entities(self) -> int:
         """Count the rows of the entity table."""
-        ...
 
     @property
     def num_relations(self) -> int:
         """Count the relations that queries may name."""
-        ...
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Side, /) -> Tensor:
         """Return the queries ``[B, F]`` of int64 anchors and relations ``[B]``."""
-        ...
 
     def candidates(self, side: Side, /) -> Candidates | Tensor:
         """Return the candidates of a side: :class:`Candidates`, or a table ``[N, G]``."""
-        ...
 
 
 class Model(nn.Module, ABC):
@@ -464,14 +459,14 @@ def queries_at(
 def queries_of(
     model: Any, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
 ) -> list[Tensor]:
-    """Return the queries of several crops, for any model."""
+    """Return the queries of several crops at once, for any model."""
     if hasattr(model, "queries_of"):
         return cast(list[Tensor], model.queries_of(anchors, relations, side, dims))
     return [queries_at(model, anchors, relations, side, dim) for dim in dims]
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
-    """Return :meth:`Model.candidates_of`, for any model."""
+    """Return the candidates of several crops at once, for any model."""
     if hasattr(model, "candidates_of"):
         return [
             _one_each(candidates, model, side) for candidates in model.candidates_of(side, dims)

@@ -122,8 +122,8 @@ class ConvE(Model):
     ) -> Self:
         """Make a model as :meth:`Model.init` does; the network starts like torch's layers."""
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
-        given = {"generator": generator, **options}
-        return super().init(num_entities, num_relations, dim, seed=seed, **given)
+        options = {"generator": generator, **options}
+        return super().init(num_entities, num_relations, dim, seed=seed, **options)
 
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:

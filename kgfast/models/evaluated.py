@@ -41,21 +41,11 @@ def evaluated_queries(
 ) -> Tensor:
     """Make queries like :func:`queries_at`, so that no query depends on other queries.
 
-    Parameters
-    ----------
-    model : Model
-        The attribute ``query_chunk`` is the number of queries that are made at once; None if no
-        query depends on other queries anyway. Without the attribute, :func:`query_chunk` gives the
-        number: on a CPU one, unless kgfast has the arithmetic of the model. The attribute
-        ``parallel_queries`` of the model's own class allows several threads to call ``queries`` at
-        once.
-    anchors, relations, side, dim
-        See :func:`queries_at`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a wrong ``query_chunk``, and as :func:`queries_at`.
+    The model's attribute ``query_chunk`` is the number of queries that are made at once; None if no
+    query depends on other queries anyway. Without the attribute, a CPU makes one at a time, unless
+    kgfast has the arithmetic of the model. The attribute ``parallel_queries`` of the model's own
+    class allows several threads to call ``queries`` at once. Raises as :func:`queries_at`, and a
+    ValueError for a wrong ``query_chunk``.
     """
     maker = model
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):

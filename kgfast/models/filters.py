@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from kgfast.models.evaluated import product
-from kgfast.ops.differentiable import is_transformed
 
 SMALLEST_NORM = 1e-12
 
@@ -31,7 +30,7 @@ def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) ->
     ``widths`` increase; a crop has the first features of each plane. Gradients flow to rows and
     matrix, once. Without gradients, equal rows have equal filters.
     """
-    if torch.is_grad_enabled() and not is_transformed():
+    if torch.is_grad_enabled():
         apply: Any = _FilterFunction.apply
         return list(apply(rows, matrix, tuple(widths), dim))
     made = []

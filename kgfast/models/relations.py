@@ -63,7 +63,6 @@ def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
         return scores if bias is None else scores + bias.expand(len(table))[tails].double()
 
     def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """Score ``[B, C]`` relation after relation, the order in which models make queries."""
         count = len(heads)
         triples = ids.repeat_interleave(count), heads.repeat(len(ids)), tails.repeat(len(ids))
         step = max(1, _FEATURES // max(1, table.shape[1]))

@@ -13,7 +13,6 @@ from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
 from kgfast.models.evaluated import run_alone
 from kgfast.models.fresh import Fill, normal
 from kgfast.models.tables import Table
-from kgfast.ops.differentiable import is_transformed
 
 
 class RESCAL(Model):
@@ -92,8 +91,7 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
 
 
 def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    is_plain = not (torch.is_autocast_enabled("cpu") or is_transformed())
-    if rows.device.type == "cpu" and is_plain:
+    if rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
         product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
         return product
     parts = zip(rows.split(counts), matrices.mT if turned else matrices, strict=True)

@@ -195,7 +195,7 @@ class RSCF(Wrapper):
         return found if found.factor is None else replace(found, factor=found.factor[:, :width])
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return :meth:`Model.candidates_of`; with gradients, by one pass over the rows."""
+        """Return the candidates of several crops; with gradients, by one pass over the rows."""
         if not self.relation_transform:
             return [self.model.candidates(side)] * len(dims)
         name, widths = (

@@ -25,20 +25,16 @@ class Table(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """Return the shape ``(N, G)``."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Return the dtype of the numbers."""
-        ...
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1``, ``[n, G]``; callers must not write to the result."""
-        ...
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows ``[B, G]`` of int64 ``ids [B]``, in order: a new tensor."""
-        ...
 
 
 class Rows(ABC):

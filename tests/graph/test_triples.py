@@ -123,12 +123,6 @@ def test_known_triples_take_any_integer_dtype_and_triples():
     assert [part.tolist() for part in known.exclude(anchors, relations, "tail")] == [[0, 1], [1]]
 
 
-def test_ids_that_fit_are_stored_in_32_bits():
-    assert KnownTriples([(0, 0, 2**31 - 1)])._tails.indices.dtype == torch.int32
-    assert KnownTriples([(0, 0, 2**31)])._tails.indices.dtype == torch.int64
-    assert KnownTriples([(0, 0, 2**31)])._tails.indptr.dtype == torch.int32
-
-
 def test_known_triples_refuse_bad_queries():
     known = KnownTriples([(0, 0, 1)])
     one = torch.tensor([0])

@@ -175,13 +175,6 @@ class TestModule:
         assert model.entity is entity
         assert not model.relation.requires_grad
 
-    def test_casts_stay_in_the_graph(self):
-        encoders, tables, make = made_of("rotate")
-        model = make(*tables()).float()
-        assert model.entity.dtype == torch.float32
-        losses.nssa(model, HRT, POOL).backward()
-        assert all(bool(it.grad.any()) for it in encoders.parameters() if it.ndim == 2)
-
     @pytest.mark.parametrize("name", ["conve", "rscf rotate", "med rscf", "reciprocal"])
     def test_a_model_with_parameters_of_its_own_takes_a_table_for_each_step(self, name):
         encoders, tables, make = made_of(name)
