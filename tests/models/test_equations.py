@@ -237,12 +237,6 @@ def test_conve_drops_out_in_training_only():
     assert torch.equal(model.eval().queries(*asked), model.queries(*asked))
 
 
-def test_biases_of_conve_start_where_they_are_asked_to():
-    model = ConvE.init(N, R, 8, embedding_height=2, initial_bias=-3.5, seed=0)
-    assert bool((model.bias == -3.5).all())
-    assert not bool(ConvE.init(N, R, 8, embedding_height=2, seed=0).bias.any())
-
-
 def test_conve_is_ranked_with_its_biases():
     model = ConvE.init(N, R, 8, embedding_height=2, channels=2, seed=1)
     with torch.no_grad():

@@ -9,7 +9,6 @@ import torch
 from fuzz.models import Drawn, score_of
 from kgfast import MED, RSCF, KnownTriples, RotatE, losses, rank, topk
 from kgfast.eval import counting
-from kgfast.eval.preparation import checked_batch_size
 from kgfast.losses import med_of_scores, sampled_scores
 from kgfast.ops import use_backend
 from support.paths import ROOT
@@ -222,16 +221,6 @@ def test_autocast_leaves_filters_alone():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail"), plain)
         assert torch.equal(rscf.candidates("tail").factor, factor)
-
-
-def test_a_batch_of_filtered_queries_stays_small():
-    model = RSCF(RotatE.init(N, R, 512), seed=0)
-    assert (
-        checked_batch_size(None, model)
-        * model.queries(TRIPLES[:1, 0], TRIPLES[:1, 1], "tail").shape[1]
-        * 4
-        <= 8 << 20
-    )
 
 
 def huber(x):
