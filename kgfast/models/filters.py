@@ -107,7 +107,8 @@ def _between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
     """Return features ``below .. width - 1`` of each plane of rows."""
     if width - below == dim:
         return rows
-    return rows.unflatten(1, (-1, dim))[:, :, below:width].flatten(1)
+    planes: Tensor = rows.unflatten(1, (-1, dim))
+    return planes[:, :, below:width].flatten(1)
 
 
 def _block(matrix: Tensor, dim: int, span: tuple[int, int], width: int) -> Tensor:
