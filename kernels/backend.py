@@ -8,8 +8,7 @@ from torch import Tensor
 
 from .checks import Checks
 from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
-from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands, Prepared
-from .panels import Panels
+from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands
 from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 
 
@@ -61,22 +60,6 @@ class Composition(NamedTuple):
         return relation.ndim == 2 and relation.shape[1] == needed and not relation.is_neg()
 
 
-class RowUpdates(Protocol):
-    """Steps of optimizers that change rows of tables in place, each row in one pass."""
-
-    def adam(
-        self, tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep
-    ) -> None:
-        """Update a table and two moments; the contract of :func:`kgfast.ops.row_adam`."""
-        ...
-
-    def adagrad(
-        self, tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
-    ) -> None:
-        """Update a table and sums; the contract is that of :func:`kgfast.ops.row_adagrad`."""
-        ...
-
-
 class LossPlan(NamedTuple):
     """Sizes in which a backend cuts losses over all candidates."""
 
@@ -119,23 +102,6 @@ class Passes(Protocol):
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         """Make ``scale exp(x - near) - share`` in place, of the scores' dtype ``[B]`` each."""
-        ...
-
-
-class Adversarial(Protocol):
-    """Fused sums of rows of scores, weighted by the softmax of the row."""
-
-    def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sums of ``softplus`` weighted by the softmax, peaks of rows, and sums of weights.
-
-        Weights ``exp(alpha x)`` are relative to the peak; all results have the scores' dtype.
-        """
-        ...
-
-    def backward(
-        self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
-    ) -> Tensor:
-        """Return the gradient of the scores, a new tensor."""
         ...
 
 
@@ -233,18 +199,6 @@ class Losses(Protocol):
         ...
 
 
-class Packing(Protocol):
-    """Packing of candidates for many calls."""
-
-    def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
-        """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
-        ...
-
-    def reads(self, panels: Panels) -> bool:
-        """Return whether this machine reads panels of this format and shape."""
-        ...
-
-
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.
 
@@ -252,9 +206,9 @@ class Backend(Protocol):
     for its device reads these checks then, and at the latest before the return. A score that a
     backend does not know raises.
 
-    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (:class:`RowUpdates`),
-    ``packing`` (:class:`Packing`), ``adversarial`` (:class:`Adversarial`), and on GPUs ``compose``,
-    ``filters``, and ``row_sums``, which sums rows with equal ids.
+    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (steps of optimizers:
+    :mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`), ``adversarial`` (:mod:`.cpu.passes`),
+    and on GPUs ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
     """
 
     name: str

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .backend import Adversarial, Backend, NegativeLosses, kernel_of
+from .backend import Backend, NegativeLosses, kernel_of
 from .checks import inside_of
 from .operands import Gradients, NamedRows, Need, Operands
 from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
@@ -95,7 +95,7 @@ class SampledOverScores(NegativeLosses):
         if loss.formula == "logistic":
             rows = -_masked(logsigmoid(-negative), loss.mask).sum(1)
             return (rows - logsigmoid(positive), *unused)
-        kernel: Adversarial | None = kernel_of(self._backend, "adversarial")
+        kernel = kernel_of(self._backend, "adversarial")
         if kernel is not None and loss.mask is None:
             rows, peaks, masses = kernel.rows(negative, loss.parameter)
             return (rows - logsigmoid(positive)) / 2, peaks, masses
@@ -114,7 +114,7 @@ class SampledOverScores(NegativeLosses):
             return -slopes.sum(1), slopes
         half = grad / 2 if loss.formula == "nssa" else grad
         of_positive = -(-made.positive).sigmoid_() * half
-        kernel: Adversarial | None = kernel_of(self._backend, "adversarial")
+        kernel = kernel_of(self._backend, "adversarial")
         if loss.formula == "logistic":
             slopes = _masked(negative.sigmoid().mul_(half[:, None]), loss.mask)
         elif kernel is not None and loss.mask is None:

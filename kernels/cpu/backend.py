@@ -11,14 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..backend import (
-    ChunkedBackend,
-    Into,
-    Losses,
-    LossPlan,
-    NegativeLosses,
-    Passes,
-)
+from ..backend import ChunkedBackend, Into, Losses, LossPlan, NegativeLosses, Passes
 from ..losses import ChunkedLosses
 from ..negatives import SampledOverScores
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands

@@ -11,7 +11,6 @@ baseline has no bytes.
 import torch
 from torch import Tensor
 
-from ..backend import Packing
 from ..operands import Operands, Prepared
 from ..panels import Panels
 from ..scores import Score, get_score
@@ -39,8 +38,11 @@ _TURNED, _MOVED = 1.42, 2.0
 _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # bounds of the number that becomes the largest byte
 
 
-class _Packing:
+class Packing:
+    """Packing of candidates for many calls."""
+
     def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
+        """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
         table, score = candidates.table, candidates.score
         if candidates.factor is not None:
             return f"{score.name} moves queries by a factor of the candidate"
@@ -63,10 +65,11 @@ class _Packing:
         return Panels(number_format, score.name, shape.lanes, rows, features, tensors)
 
     def reads(self, panels: Panels) -> bool:
+        """Return whether this machine reads panels of this format and shape."""
         return reads(panels, get_score(panels.score))
 
 
-PACKING: Packing = _Packing()
+PACKING = Packing()
 
 
 def _best_format(score: Score, features: int, *, croppable: bool) -> str:

@@ -10,7 +10,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from ..backend import Adversarial, Passes
+from ..backend import Passes
 from . import extension
 from .views import machine
 
@@ -92,6 +92,11 @@ class _FusedPasses:
 
 
 class _FusedAdversarial:
+    """Sums of rows of scores, weighted by the softmax of the row, and their gradient.
+
+    Weights ``exp(alpha x)`` are relative to the peak of the row.
+    """
+
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         peaks, masses, totals = _row_sums(scores, 3)
         _walk(
@@ -116,4 +121,4 @@ def _row_sums(scores: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 PASSES: Passes = _FusedPasses()
-ADVERSARIAL: Adversarial = _FusedAdversarial()
+ADVERSARIAL = _FusedAdversarial()

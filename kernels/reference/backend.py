@@ -7,14 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import (
-    ChunkedBackend,
-    Into,
-    Losses,
-    LossPlan,
-    NegativeLosses,
-    Passes,
-)
+from ..backend import ChunkedBackend, Into, Losses, LossPlan, NegativeLosses, Passes
 from ..checks import Checks
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..negatives import SampledOverScores

@@ -6,10 +6,7 @@ This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import (
-    Losses,
-    NegativeLosses,
-)
+from ..backend import Losses, NegativeLosses
 from ..checks import Checks
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from . import compose as queries

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from kgfast.eval.index_file import read_index, write_index
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.rows import entity_table
-from kgfast.kernels.backend import Packing, kernel_of
+from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
@@ -356,13 +356,15 @@ def _packed(table: Tensor, score: str | None, *, croppable: bool) -> Panels | st
     packing = packing_here()
     if packing is None:
         return "the reference backend reads tables in place"
-    return packing.pack(Prepared(table.detach(), get_score(str(score))), croppable=croppable)
+    panels: Panels | str = packing.pack(
+        Prepared(table.detach(), get_score(str(score))), croppable=croppable
+    )
+    return panels
 
 
-def packing_here() -> Packing | None:
+def packing_here() -> Any:
     """Return the packing of the backend that serves tables on the CPU; None where it has none."""
-    packing: Packing | None = kernel_of(get_backend(backend_for(_CPU)), "packing")
-    return packing
+    return kernel_of(get_backend(backend_for(_CPU)), "packing")
 
 
 def _score_of(of: Any, score: str | None) -> str | None:

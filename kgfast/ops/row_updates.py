@@ -4,11 +4,12 @@ These are no torch.library operators: nothing differentiates or compiles a step 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import AdagradStep, AdamStep, RowUpdates, kernel_of
+from kgfast.kernels.backend import AdagradStep, AdamStep, kernel_of
 from kgfast.kernels.checks import checks_values
 from kgfast.ops.checks import check_index, check_shape, check_tensor
 from kgfast.ops.differentiable import chosen_backend
@@ -76,7 +77,7 @@ def row_adagrad(
 
 def _checked(
     count: int, tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, *, repeats: bool
-) -> RowUpdates:
+) -> Any:
     if len(tables) != count:
         raise ValueError(f"tables must be {count}; got {len(tables)}")
     table = tables[0]
@@ -100,5 +101,4 @@ def _checked(
             elif bool((ids[1:] < ids[:-1]).any()):
                 row = 1 + int((ids[1:] < ids[:-1]).nonzero()[0])
                 raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
-    kernels: RowUpdates = kernel_of(backend, "row_updates")
-    return kernels
+    return kernel_of(backend, "row_updates")
