@@ -19,8 +19,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("kernels", "kgfast")
 
-_BOTH = frozenset({"dtype", "device"})
-_DEVICE = frozenset({"device"})
 # Arguments that a call must name. Some calls need no dtype, since the data that they are given have
 # one.
 REQUIRED = {
@@ -30,11 +28,10 @@ REQUIRED = {
             *("logspace", "normal", "ones", "rand", "randint", "randn", "randperm", "range"),
             *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
         ),
-        _BOTH,
+        ("dtype", "device"),
     ),
-    **dict.fromkeys(("as_tensor", "asarray", "frombuffer", "sparse_coo_tensor"), _DEVICE),
+    **dict.fromkeys(("as_tensor", "asarray", "frombuffer", "sparse_coo_tensor"), ("device",)),
 }
-_LEGACY = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor")
 
 
 class Finding(NamedTuple):
@@ -64,65 +61,40 @@ def findings(source: str, path: str) -> list[Finding]:
         If the code is not Python.
     """
     tree = ast.parse(source, path)
-    modules, functions = _imported(tree)
+    modules: set[str] = set()  # names of torch in the module
+    functions: dict[str, str] = {}  # functions of torch that are imported by name
     called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = []
-    for node in ast.walk(tree):
-        name = _torch_name(node, modules, functions)
-        if name is None or not isinstance(node, ast.expr):
-            continue
-        message = _offence(name, called.get(id(node)))
-        if message:
-            found.append(Finding(path, node.lineno, message))
-    return sorted(found, key=lambda it: it.line)
-
-
-def _imported(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
-    """Return the names of torch in a module, and of its functions that are imported by name."""
-    modules: set[str] = set()
-    functions: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {it.asname or it.name for it in node.names if it.name == "torch"}
         elif isinstance(node, ast.ImportFrom) and node.module == "torch":
             functions |= {it.asname or it.name: it.name for it in node.names}
-    return modules, functions
-
-
-def _torch_name(node: ast.AST, modules: set[str], functions: dict[str, str]) -> str | None:
-    """Return the name that an expression reads from torch; None if it reads none."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.attr if node.value.id in modules else None
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        return functions.get(node.id)
-    return None
-
-
-def _offence(name: str, call: ast.Call | None) -> str | None:
-    """Say what is wrong with a use of a function of torch; None if nothing is."""
-    if name in _LEGACY:
-        return f"torch.{name}(...) has no dtype to name: use torch.tensor" if call else None
-    if name not in REQUIRED:
-        return None
-    if call is None:
-        return f"torch.{name} must be called where it is named, so that its dtype can be seen"
-    given = {keyword.arg for keyword in call.keywords}
-    missing = [it for it in ("dtype", "device") if it in REQUIRED[name] - given]
-    if not missing:
-        return None
-    return f"torch.{name} must name {' and '.join(missing)}: the default is the process's"
+    for node in ast.walk(tree):
+        name = None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = node.attr if node.value.id in modules else None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            name = functions.get(node.id)
+        if name not in REQUIRED or not isinstance(node, ast.expr):
+            continue
+        call = called.get(id(node))
+        given = {keyword.arg for keyword in call.keywords} if call else set()
+        missing = [it for it in REQUIRED[name] if it not in given]
+        if missing:
+            said = f"torch.{name} must name {' and '.join(missing)}: the default is the process's"
+            found.append(Finding(path, node.lineno, said))
+    return sorted(found, key=lambda finding: finding.line)
 
 
 def sources(
     paths: Sequence[str], folders: Sequence[str] = FOLDERS, suffixes: Sequence[str] = (".py",)
 ) -> Iterator[Path]:
-    """Return the given files, or all files of some folders with these suffixes."""
-    if paths:
-        yield from map(Path, paths)
-        return
-    for folder in folders:
+    """Yield the given files, or all files of some folders with these suffixes."""
+    yield from map(Path, paths)
+    for folder in folders if not paths else ():
         files = (ROOT / folder).rglob("*")
-        yield from sorted(it for it in files if it.suffix in suffixes)
+        yield from sorted(path for path in files if path.suffix in suffixes)
 
 
 def report(paths: Iterable[Path], check: Callable[[str, str], list[Finding]]) -> int:
@@ -138,10 +110,7 @@ def report(paths: Iterable[Path], check: Callable[[str, str], list[Finding]]) ->
 
 def main(paths: Sequence[str]) -> int:
     """Print every offence; return 1 if there is one."""
-    count = report(sources(paths), findings)
-    if count:
-        print(f"{count} allocations take their dtype or device from the process")
-    return int(count > 0)
+    return int(report(sources(paths), findings) > 0)
 
 
 if __name__ == "__main__":

@@ -15,26 +15,23 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from check_allocations import ROOT, Finding, report, sources
 
 CPP = (".h", ".cpp")
-HASHES = ("Makefile", "Dockerfile")
-FILES = ("setup.py", *HASHES)
+FILES = ("setup.py", "Makefile", "Dockerfile")
 FOLDERS = ("kgfast", "kernels", "benchmarks", "tests", "tools", "examples")
 
-_SENTENCE = ("That", "Those", "What", "Whether", "Which", "Who", "Whom", "Whose", "Of")
-OPENINGS = (*_SENTENCE, "As", "How", "It", "Its", "The same", "Their", "Them", "They", "Where")
-
-_FIRST = re.compile(rf"(?i:{'|'.join(OPENINGS)})\b")
-_LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{'|'.join(_SENTENCE)})\b)")
-# Comments with none of this need no closer look, which takes milliseconds a file.
+_SENTENCE = "That|Those|What|Whether|Which|Who|Whom|Whose|Of"
+_FIRST = re.compile(rf"(?i:{_SENTENCE}|As|How|It|Its|The same|Their|Them|They|Where)\b")
+_LATER = re.compile(rf"(?:^|[.!?]\s)\s*((?:{_SENTENCE})\b.*)")
 _CPP_COMMENT = re.compile(r"(?:^|[\s;{(,])//\s?(.*)")
-_HASH_COMMENT = re.compile(r"\s*#\s?(.*)")  # alone on a line
-_IN_COMMENT = re.compile(rf"#\W*(?i:{'|'.join(OPENINGS)})\b|#.*\b(?:{'|'.join(_SENTENCE)})\b")
+_HASH_COMMENT = re.compile(r"^\s*#\s?(.*)")  # alone on a line
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+Comment = tuple[int, str, bool]  # line, text, and whether the comment stands alone on its line
 
 
 def findings(source: str, path: str) -> list[Finding]:
@@ -53,66 +50,45 @@ def findings(source: str, path: str) -> list[Finding]:
     SyntaxError
         If code that should be Python is not.
     """
-    found = []
-    for line, text in _texts(source, path):
-        opening = _FIRST.match(text)
-        later = [it for part in _paragraphs(text) for it in _LATER.finditer(part)]
-        if opening:
-            found.append(_finding(path, line, text.splitlines()[0]))
-        elif later:
-            sentence = later[0].string[later[0].start(1) :]
-            found.append(_finding(path, line, sentence[:60]))
-    return sorted(found, key=lambda it: it.line)
-
-
-def _finding(path: str, line: int, text: str) -> Finding:
-    return Finding(path, line, f"begins without its noun: {text}")
-
-
-def _texts(source: str, path: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring and each comment that needs a look."""
     if path.endswith(CPP):
-        yield from _blocks(_cpp_comments(source))
-        return
-    if Path(path).name in HASHES:
-        yield from _blocks(_hash_comments(source))
-        return
-    yield from _docstrings(source, path)
-    if _IN_COMMENT.search(source):
-        yield from _blocks(_comments(source))
+        texts = list(_blocks(_comments_of_lines(source, _CPP_COMMENT)))
+    elif Path(path).name in FILES[1:]:
+        texts = list(_blocks(_comments_of_lines(source, _HASH_COMMENT)))
+    else:
+        texts = [*_docstrings(source, path), *_blocks(_comments(source))]
+    found = []
+    for line, text in texts:
+        sentences = [it[1] for part in _paragraphs(text) for it in _LATER.finditer(part)]
+        if _FIRST.match(text):
+            sentences.insert(0, text.splitlines()[0])
+        if sentences:
+            found.append(Finding(path, line, f"begins without its noun: {sentences[0][:60]}"))
+    return sorted(found, key=lambda finding: finding.line)
 
 
 def _docstrings(source: str, path: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring."""
     for node in ast.walk(ast.parse(source, path)):
         text = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
         if text is not None and isinstance(node, _DOCUMENTED):
             yield node.body[0].lineno, text
 
 
-def _comments(source: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of each comment of Python, and whether it stands alone."""
+def _comments(source: str) -> Iterator[Comment]:
+    if "#" not in source:
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             yield row, token.string.lstrip("#").strip(), not token.line[:column].strip()
 
 
-def _cpp_comments(source: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, text and whether it stands alone of each comment of C++."""
+def _comments_of_lines(source: str, pattern: re.Pattern[str]) -> Iterator[Comment]:
     for row, line in enumerate(source.splitlines(), 1):
-        if found := _CPP_COMMENT.search(line):
+        if found := pattern.search(line):
             yield row, found[1].strip(), not line[: found.start()].strip()
 
 
-def _hash_comments(source: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of each comment of a Makefile or Dockerfile, alone on its line."""
-    for row, line in enumerate(source.splitlines(), 1):
-        if found := _HASH_COMMENT.match(line):
-            yield row, found[1].strip(), True
-
-
-def _blocks(comments: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, str]]:
+def _blocks(comments: Iterator[Comment]) -> Iterator[tuple[int, str]]:
     """Yield first line and text of comments; comments alone on lines in a row are one."""
     block: list[str] = []
     first = last = 0
@@ -120,8 +96,7 @@ def _blocks(comments: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, st
         if block and (not is_alone or last != row - 1):
             yield first, "\n".join(block)
             block = []
-        if not block:
-            first = row
+        first = first if block else row
         block.append(text)
         last = row if is_alone else 0
     if block:
@@ -131,22 +106,22 @@ def _blocks(comments: Iterable[tuple[int, str, bool]]) -> Iterator[tuple[int, st
 def _paragraphs(text: str) -> Iterator[str]:
     """Yield the lines that are indented alike and follow each other, as one line each."""
     lines: list[str] = []
-    for line in text.splitlines():
-        indent = len(line) - len(line.lstrip())
-        if lines and (not line.strip() or indent != len(lines[0]) - len(lines[0].lstrip())):
-            yield " ".join(it.strip() for it in lines)
+    indent = 0
+    for line in [*text.splitlines(), ""]:
+        own = len(line) - len(line.lstrip())
+        if lines and (not line.strip() or own != indent):
+            yield " ".join(lines)
             lines = []
         if line.strip():
-            lines.append(line)
-    yield " ".join(it.strip() for it in lines)
+            lines.append(line.strip())
+            indent = own
 
 
 def main(paths: Sequence[str]) -> int:
     """Print every finding; return 1 if there is one."""
-    named = paths or [str(ROOT / name) for name in FILES]
-    found = report(sources(named), findings)
+    found = report(sources(paths or [str(ROOT / name) for name in FILES]), findings)
     if not paths:
-        found += report(sources(paths, FOLDERS, (".py", *CPP)), findings)
+        found += report(sources([], FOLDERS, (".py", *CPP)), findings)
     return int(found > 0)
 
 

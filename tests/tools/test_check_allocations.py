@@ -18,10 +18,9 @@ OFFENCES = {
     "import torch\nx = torch.tensor([1], dtype=torch.int64)": (2, "torch.tensor must name device"),
     "import torch\nx = torch.rand(\n    3\n)": (2, "torch.rand must name dtype and device"),
     "import torch\nx = torch.zeros(3, **like)": (2, "torch.zeros must name dtype and device"),
-    "import torch\nmake = torch.ones\nx = make(3)": (2, "must be called where it is named"),
+    "import torch\nmake = torch.ones\nx = make(3)": (2, "torch.ones must name dtype and device"),
     "from torch import eye as identity\nx = identity(3)": (2, "torch.eye must name dtype"),
     "import torch\nx = torch.as_tensor([1])": (2, "torch.as_tensor must name device"),
-    "import torch\nx = torch.FloatTensor(3)": (2, "use torch.tensor"),
     "import torch\nf = lambda: torch.linspace(0, 1, 3)": (2, "torch.linspace must name"),
 }
 ALLOWED = (
