@@ -1,15 +1,13 @@
-"""The shared part of commands: app, options, errors in a line, loading runs, choosing configs.
+"""The shared part of commands: app, errors in a line, loading runs, choosing configs.
 
 A user's mistake ends in a line on the error stream and exit code 2; ``--debug`` shows the traceback
 instead.
 """
 
-import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -30,20 +28,32 @@ MOST_ROWS = 1000  # rows of a table on the screen; --json and --out have all
 
 
 class _Commands(TyperGroup):
-    """Commands whose wrong options end like other mistakes: in one line, with exit code 2."""
+    """Commands whose mistakes end in one line, with exit code 2, and whose warnings are lines."""
 
-    def main(self, *args: Any, **options: Any) -> Any:
-        try:
-            code = super().main(*args, **{**options, "standalone_mode": False})
-        except ClickException as error:
-            code = error.exit_code
-            if type(error).__name__ == "NoArgsIsHelpError":
-                error.show()
-            else:
-                path = getattr(getattr(error, "ctx", None), "command_path", "kgfast")
-                message = " ".join(error.format_message().split()).rstrip(".")
-                message = message.replace("Value error, ", "")  # pydantic's words
-                say(f"error: {shortened(message, 300)} (see {path} --help)", err=True)
+    def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in words
+        words = [word for word in words if word != "--debug"]
+        code: Any = 2
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
+            try:
+                code = super().main(words, **{**options, "standalone_mode": False})
+            except ClickException as error:
+                if type(error).__name__ == "NoArgsIsHelpError":
+                    error.show()
+                else:
+                    path = getattr(getattr(error, "ctx", None), "command_path", "kgfast")
+                    message = " ".join(error.format_message().split()).rstrip(".")
+                    message = message.replace("Value error, ", "")  # pydantic's words
+                    say(f"error: {shortened(message, 300)} (see {path} --help)", err=True)
+            except _EXPECTED as error:
+                if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
+                    raise
+                message = str(error) or type(error).__name__
+                if isinstance(error, OSError) and error.filename is not None:
+                    message = f"{error.filename}: {error.strerror}"
+                say(f"error: {message}", err=True)
         sys.exit(code or 0)
 
 
@@ -55,6 +65,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+command = app.command()
 
 
 def _show_version(is_set: bool) -> None:
@@ -69,11 +80,12 @@ def _options(
         bool,
         typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train, evaluate, predict with, export and plot knowledge-graph embeddings."""
 
 
-@app.command()
+@command
 def info() -> None:
     """Show what kgfast runs on: backend, threads, versions, devices."""
     from kgfast import info as found
@@ -95,16 +107,6 @@ def say_that_no_data_were_found() -> None:
     )
 
 
-def with_labels_beside(columns: dict[str, Any]) -> dict[str, Any]:
-    """Return columns for people: labels in brackets after names."""
-    found = {name: values for name, values in columns.items() if not name.endswith("_label")}
-    for name in set(columns) - set(found):
-        own = name.removesuffix("_label")
-        both = zip(columns[own], columns[name], strict=True)
-        found[own] = [it if label is None else f"{it} ({label})" for it, label in both]
-    return found
-
-
 def print_table(table: Any, **options: Any) -> None:
     """Print a table of rich, 116 columns wide if the output is no terminal."""
     from rich.console import Console
@@ -120,7 +122,12 @@ def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequ
     from rich.table import Table
     from rich.text import Text
 
-    columns = with_labels_beside(columns)
+    labels = {name: columns[name] for name in columns if name.endswith("_label")}
+    columns = {name: values for name, values in columns.items() if name not in labels}
+    for name, of_names in labels.items():
+        named = name.removesuffix("_label")
+        both = zip(columns[named], of_names, strict=True)
+        columns[named] = [it if label is None else f"{it} ({label})" for it, label in both]
     table = Table()
     for name in columns:
         table.add_column(name, justify="right" if name in formats else "left", overflow="fold")
@@ -144,35 +151,6 @@ def check_out(out: Path | None) -> None:
         check_suffix(out)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Add a command: expected failures become a line and exit code 2, and warnings lines."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {message}", err=True)
-
-    @wraps(function)
-    def run(*, debug: bool, **given: Any) -> None:
-        with warnings.catch_warnings():
-            warnings.showwarning = show
-            try:
-                function(**given)
-            except _EXPECTED as error:
-                if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
-                    raise
-                say(f"error: {_said_by(error)}", err=True)
-                raise typer.Exit(2) from None
-
-    signature = inspect.signature(function)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    added = inspect.Parameter("debug", kind, default=False, annotation=flags.Debug)
-    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), added]
-    )
-    run.__annotations__ = {**function.__annotations__, "debug": flags.Debug}
-    app.command()(run)
-    return run
-
-
 def json_line(value: dict[str, Any]) -> str:
     """Return an object as JSON, in ASCII if the output lacks some of the characters."""
     text = json.dumps(value, ensure_ascii=False)
@@ -183,17 +161,12 @@ def json_line(value: dict[str, Any]) -> str:
     return text
 
 
-def _said_by(error: Exception) -> str:
-    """Return the message of an error; for an OSError of the system, with the file."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
-
-
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
     """Refuse options for tables if the folder holds a run."""
+    from kgfast.training import RunFolder
+
     given = [name for name, value in limits.items() if value is not None]
-    if given and is_run(folder):
+    if given and RunFolder(folder).holds_a_run():
         raise ValueError(
             f"--{given[0].replace('_', '-')} is for folders of tables, but {folder} is a run with "
             f"tables in memory: kgfast export {folder} --to npy makes such a folder"
@@ -203,15 +176,8 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
 def check_no_options(why: str, given: dict[str, Any]) -> None:
     """Check that none of some options is given."""
     for name, value in given.items():
-        if value:
+        if value is not None and value is not False and value != []:
             raise ValueError(f"{name} {why}")
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder holds a run, and no tables."""
-    from kgfast.training import RunFolder
-
-    return RunFolder(folder).holds_a_run()
 
 
 def load(

@@ -62,23 +62,15 @@ def evaluate(
 ) -> None:
     """Rank a split, or classify triples, with a run or with tables."""
     if classify:
-        check_no_options(
-            "ranks, which --classify does not",
-            {
-                "--split": split != flags.Split.test,
-                "--side": side,
-                "--hits": hits,
-                "--raw": raw,
-                "--known": known,
-                "--types": types,
-                "--max-memory": max_memory,
-                "--partial": partial,
-            },
-        )
+        of_ranks = {"--split": split != flags.Split.test, "--side": side, "--hits": hits}
+        of_ranks |= {"--raw": raw, "--known": known, "--types": types}
+        of_ranks |= {"--max-memory": max_memory, "--partial": partial}
+        check_no_options("ranks, which --classify does not", of_ranks)
         from kgfast.eval.classification import class_table
 
         loaded = load(run, checkpoint, data, set, trust=trust)
-        found = loaded.classify(_folder_of(loaded, data))
+        is_of_config = data is not None and loaded.config is not None
+        found = loaded.classify(loaded.config.dataset.folder(data) if is_of_config else data)
         say(f"by the {_which(run, checkpoint, loaded)}")
         say(class_table(found.by_relation()) if per_relation else repr(found))
         return
@@ -96,21 +88,18 @@ def evaluate(
         given["candidate_ids"] = loaded.type_constraints(types)
     if in_blocks:
         given["progress"] = sys.stdout.isatty()
-    which, results = _which(run, checkpoint, loaded), _ranks(run, loaded, split, sides, given)
-    say(f"{split.value} triples by the {which}")
+    if loaded.config is None and loaded.dataset is None:
+        raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
+    try:
+        results = loaded.ranks(split.value, sides, **given)
+    except NotImplementedError as error:  # tables without scores of relations, not a bug
+        raise ValueError(str(error)) from error
+    say(f"{split.value} triples by the {_which(run, checkpoint, loaded)}")
     for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
         say("" if dim is None else f"dim {dim}", nl=dim is not None)
         shown = ranks.raw if raw else ranks
         shown = shown.by("relation") if per_relation else shown
         say(shown.table(hits=hits) if hits else repr(shown))
-
-
-def _folder_of(loaded: Any, data: Path | None) -> Path | None:
-    """Return the folder of the dataset from ``--data``."""
-    if data is None or loaded.config is None:
-        return data
-    folder: Path = loaded.config.dataset.folder(data)
-    return folder
 
 
 def _which(run: Path, checkpoint: flags.Which, loaded: Any) -> str:
@@ -122,12 +111,3 @@ def _which(run: Path, checkpoint: flags.Which, loaded: Any) -> str:
     name = checkpoint.value if RunFolder(run).best.exists() else flags.Which.last.value
     step = "" if loaded.step is None else f" (step {loaded.step:,})"
     return f"{name} checkpoint{step}"
-
-
-def _ranks(run: Path, loaded: Any, split: flags.Split, sides: Any, given: dict[str, Any]) -> Any:
-    if loaded.config is None and loaded.dataset is None:
-        raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
-    try:
-        return loaded.ranks(split.value, sides, **given)
-    except NotImplementedError as error:  # tables without scores of relations, not a bug
-        raise ValueError(str(error)) from error

@@ -34,7 +34,6 @@ DefaultOf = Annotated[
 ]
 Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Folder = Annotated[
     Path,

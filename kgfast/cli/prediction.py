@@ -13,7 +13,6 @@ from kgfast.cli.common import (
     check_no_options,
     check_out,
     command,
-    is_run,
     json_line,
     load,
     load_known,
@@ -94,68 +93,62 @@ def predict(
     ] = None,
     as_json: flags.AsJson = False,
     out: flags.Out = None,
-    index: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of the model's packed tables, mapped into memory; made if missing."
-        ),
-    ] = None,
     max_memory: flags.Memory = None,
     partial: flags.Partial = None,
     set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Predict tails, heads or relations, or the best facts of all."""
+    import torch
+
     from kgfast.frames import write_columns
+    from kgfast.training import RunFolder
 
     check_out(out)
     if known and include_known:
         raise ValueError("give --known or --include-known, not both")
     if every:
-        check_no_options(
-            "goes with queries, not with --all",
-            {
-                "--above": above is not None,
-                "--dim": dim is not None,
-                "--index": index,
-                "--queries": queries,
-                "--candidates": candidates,
-                "--types": types,
-            },
-        )
-    elif queries is None:
-        _check_queries(head, relation, tail)
-    elif head or relation or tail:
+        of_queries = {"--above": above, "--dim": dim, "--queries": queries}
+        of_queries |= {"--candidates": candidates, "--types": types}
+        check_no_options("goes with queries, not with --all", of_queries)
+    elif queries is not None and (head or relation or tail):
         raise ValueError("give --queries, or --head, --relation, --tail, not both")
+    elif queries is None and not (head and tail and not relation):
+        if bool(head) == bool(tail):
+            raise ValueError(
+                "give --head to predict tails, or --tail to predict heads (both without --relation "
+                "predict relations, --all the best facts)"
+            )
+        if not relation:
+            raise ValueError("give --relation, one for all or one for each")
     if above is not None and partial is not None:
         raise ValueError("--partial saves the best answers, and excludes --above")
     if candidates and types:
         raise ValueError("give --candidates or --types, not both")
-    limits = {"max_memory": max_memory, "partial": partial}
     check_limits(run, {"max_memory": max_memory})
-    in_blocks = any(value is not None for value in limits.values()) and not is_run(run)
+    in_blocks = max_memory is not None or (partial is not None and not RunFolder(run).holds_a_run())
     loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
     entities, relations = loaded.vocabulary or (None, None)
-    named = {"heads": head, "relations": relation, "tails": tail}
-    given: dict[str, Any] = {
-        role: _ids(f"--{role[:-1]}", own, relations if role == "relations" else entities)
-        for role, own in named.items()
-        if own
+    given = {
+        f"{role}s": _ids(f"--{role}", names, relations if role == "relation" else entities)
+        for role, names in (("head", head), ("relation", relation), ("tail", tail))
+        if names
     }
-    options: dict[str, Any] = {**limits, "known": None}
+    options: dict[str, Any] = {"max_memory": max_memory, "partial": partial, "known": None}
     if not include_known:
         options["known"] = loaded.known() if known is None else load_known(known, loaded)
     if every:
         from kgfast.eval.facts import top_facts
 
         facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
-        columns = _with_probabilities(loaded, facts.columns(loaded.vocabulary))
+        columns = dict(facts.columns(loaded.vocabulary))
     else:
-        options["index"] = None if index is None else _index_at(index, loaded.model)
-        options |= {"k": k, "above": above, "dims": dim}
-        options["candidate_ids"] = loaded.type_constraints(types) if types else candidates
-        options["progress"] = queries is not None and sys.stdout.isatty()
-        columns = _answers(loaded, _asked(loaded, given, queries), options)
+        allowed = loaded.type_constraints(types) if types else candidates
+        options |= {"k": k, "above": above, "dims": dim, "candidate_ids": allowed}
+        columns = _answers(loaded, given, queries, options)
+    values = loaded.probabilities(torch.from_numpy(columns["score"]))
+    if values is not None:
+        columns["probability"] = values.numpy()
     if options["known"] is None and not include_known:
         say_that_no_data_were_found()
     if out is not None:
@@ -164,88 +157,46 @@ def predict(
         _print(columns, as_json)
 
 
-def _check_queries(head: flags.Names, relation: flags.Names, tail: flags.Names) -> None:
-    if head and tail and not relation:
-        return
-    if bool(head) == bool(tail):
-        raise ValueError(
-            "give --head to predict tails, or --tail to predict heads (both without --relation "
-            "predict relations, --all the best facts)"
-        )
-    if not relation:
-        raise ValueError("give --relation, one for all or one for each")
-
-
-def _asked(loaded: Any, given: dict[str, Any], queries: Path | None) -> Any:
-    """Return queries by predicted side: places in the file, or None, and ids by role."""
-    if queries is None:
-        (side,) = {"head", "relation", "tail"} - {role[:-1] for role in given}
-        return {side: (None, given)}
-    from kgfast.datasets.query_files import read_queries
-
-    return read_queries(queries, *_spaces(loaded))
-
-
-def _spaces(loaded: Any) -> tuple[Any, tuple[int, int]]:
-    model = loaded.model
-    return loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
-
-
-def _answers(loaded: Any, asked: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _answers(
+    loaded: Any, given: dict[str, Any], queries: Path | None, options: dict[str, Any]
+) -> dict[str, Any]:
     """Return the columns of the answers to queries, with one pass per side."""
     import numpy as np
 
-    parts = []
-    for side, (places, given) in asked.items():
-        columns = _answers_of(loaded, side, given, dict(options), len(asked))
-        if places is not None:
-            columns["query"] = places[columns["query"]].tolist()
-        parts.append(columns)
-    if len(parts) > 1:  # in the order of the file
-        whole = {name: [it for part in parts for it in part[name]] for name in parts[0]}
-        order = np.argsort(whole["query"], kind="stable").tolist()
-        parts = [{name: [own[row] for row in order] for name, own in whole.items()}]
-        parts[0]["score"] = np.array(parts[0]["score"])
-    return _with_probabilities(loaded, parts[0])
-
-
-def _answers_of(
-    loaded: Any, side: Any, given: dict[str, Any], options: dict[str, Any], sides: int
-) -> dict[str, Any]:
-    from kgfast.datasets.query_files import read_candidates
+    from kgfast.datasets.query_files import read_candidates, read_queries
     from kgfast.eval.prediction import above, topk
 
-    (names, sizes), place = _spaces(loaded), int(side == "relation")
-    if isinstance(options["candidate_ids"], Path):
-        options["candidate_ids"] = read_candidates(options["candidate_ids"], side, names, sizes)
-    if options["partial"] is not None and sides > 1:
-        options["partial"] = options["partial"] / side
-    k, threshold = min(options.pop("k"), sizes[place]), options.pop("above")
-    if threshold is not None:
-        del options["partial"]
-        found: Any = above(loaded.model, threshold, **given, **options)
+    model, k, threshold = loaded.model, options.pop("k"), options.pop("above")
+    spaces = loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
+    if queries is None:
+        (side,) = {"heads", "relations", "tails"} - given.keys()
+        asked: Any = {side[:-1]: (None, given)}
     else:
-        found = topk(loaded.model, **given, **options, k=k, pad=True)
-    return dict(found.columns(loaded.vocabulary))
-
-
-def _index_at(path: Path, model: Any) -> Any:
-    """Load the index from a file; if the file is missing, make and save an index."""
-    from kgfast.eval.index import Index
-
-    if path.exists():
-        return Index.load(path, model)
-    index = Index(model, croppable=True)
-    index.save(path)
-    return index
-
-
-def _with_probabilities(loaded: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """Add probabilities, if the loss of the run defines probabilities."""
-    import torch
-
-    values = loaded.probabilities(torch.from_numpy(columns["score"]))
-    return columns if values is None else {**columns, "probability": values.numpy()}
+        asked = read_queries(queries, *spaces)
+        options["progress"] = sys.stdout.isatty()
+    of_sides = []
+    for side, (places, ids) in asked.items():
+        chosen = dict(options)
+        if isinstance(chosen["candidate_ids"], Path):
+            chosen["candidate_ids"] = read_candidates(chosen["candidate_ids"], side, *spaces)
+        if threshold is not None:
+            del chosen["partial"]
+            found: Any = above(model, threshold, **ids, **chosen)
+        else:
+            if chosen["partial"] is not None and len(asked) > 1:
+                chosen["partial"] = chosen["partial"] / side
+            most = min(k, spaces[1][side == "relation"])
+            found = topk(model, **ids, **chosen, k=most, pad=True)
+        columns = dict(found.columns(loaded.vocabulary))
+        if places is not None:
+            columns["query"] = places[columns["query"]].tolist()
+        of_sides.append(columns)
+    if len(of_sides) == 1:
+        return of_sides[0]
+    whole = {name: [it for columns in of_sides for it in columns[name]] for name in of_sides[0]}
+    order = np.argsort(whole["query"], kind="stable").tolist()  # in the order of the file
+    columns = {name: [values[row] for row in order] for name, values in whole.items()}
+    return columns | {"score": np.array(columns["score"])}
 
 
 def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:

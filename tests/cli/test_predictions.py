@@ -149,18 +149,6 @@ def test_probabilities_of_binary_cross_entropy(kvsall, trained):
     assert "probability" in run("predict", kvsall, "--all").stdout
 
 
-def test_an_index_in_a_file_is_made_and_then_read(trained, tmp_path):
-    file = tmp_path / "model.index"
-    words = ("predict", trained, "--head", "e1", "--relation", "next", "--k", 3)
-    plain = lines_of(*words)
-    assert lines_of(*words, "--index", file) == plain
-    before = file.stat()
-    assert lines_of(*words, "--index", file) == plain
-    assert file.stat().st_mtime_ns == before.st_mtime_ns
-    file.write_bytes(file.read_bytes()[:-1])
-    assert "truncated, or no file of an index" in error_of(*words, "--index", file)
-
-
 def test_a_long_table_is_cut(trained, monkeypatch):
     monkeypatch.setattr("kgfast.cli.common.MOST_ROWS", 3)
     words = "predict", trained, "--head", "e1", "--relation", "next", "--k", 10**8
@@ -315,7 +303,6 @@ def test_tables_that_are_none(trained, tmp_path):
         (["--queries", "none.tsv"], "none.tsv: no such file"),
         (["--queries", "none.parquet"], "none.parquet: no such file"),
         (["--all", "--known", "none"], "none"),
-        (["--all", "--index", "a"], "--index goes with queries, not with --all"),
         (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .jsonl, .parquet"),
         (["--all", "--out", "facts"], "got no suffix"),
         (["--head", "e1", "--tail", "e2", "--relation", "next"], "--all the best facts"),
