@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ import kgfast
 from kgfast.cli import main
 from kgfast.training import Config, RunFolder, checkpoint
 from support.commands import error_of, run
-from support.paths import ROOT
 from support.small_runs import write_ring
 
 STEPS = 6
@@ -82,25 +80,6 @@ class TestTrain:
         seen = [line.split("  ")[0] for line in lines if "MRR 0." in line]
         assert seen == ["step 3 of 6", "step 6 of 6"]
         assert len(lines) == STEPS + 2
-
-    def test_it_says_when_time_was_up(self, config, tmp_path):
-        words = ["train", "-c", config, "--run", tmp_path / "short", "--set"]
-        result = run(*words, "train.max_minutes=1e-9")
-        assert result.exit_code == 0, result.stderr
-        assert "1 step of 6 (out of time) in" in " ".join(result.stdout.split())
-
-    def test_set_and_out_dir(self, config, tmp_path):
-        out = tmp_path / "out"
-        words = ["train", "-c", config, "--set", "train.steps=2", "--set", f"train.out_dir={out}"]
-        result = run(*words)
-        assert result.exit_code == 0, result.stderr
-        assert Config.from_yaml(out / "config.yaml").train.steps == 2
-
-    def test_a_run_is_named_after_its_config(self, config, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        result = run("train", "-c", config, "--set", "train.steps=1", "--quiet")
-        assert (result.exit_code, result.stderr) == (0, "")
-        assert (tmp_path / "runs" / f"{config.parent.name}-tiny" / "result.json").is_file()
 
     def test_a_run_is_not_overwritten(self, trained, config):
         line = error_of("train", "-c", config, "--run", trained[0])
@@ -200,18 +179,6 @@ class TestEvaluate:
         assert lines[1] == "Ranks by relation, filtered, realistic"
         assert [line.split()[0] for line in lines[3:]] == ["previous"]
 
-    def test_raw(self, trained):
-        lines = run("evaluate", trained[0], "--raw").stdout
-        filtered = run("evaluate", trained[0]).stdout
-        assert "raw" in lines
-        assert "filtered" in filtered
-        assert lines != filtered
-
-    def test_the_last_state(self, trained):
-        result = run("evaluate", trained[0], "--checkpoint", "last")
-        assert result.exit_code == 0
-        assert f"test triples by the last checkpoint (step {STEPS})" in result.stdout
-
 
 class TestPlot:
     def test_two_runs_in_one_picture(self, trained, tmp_path):
@@ -232,15 +199,6 @@ class TestPlot:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         line = error_of(command, trained[0])
         assert line == f"error: kgfast {command} needs matplotlib: pip install matplotlib"
-
-
-class TestReport:
-    def test_a_page(self, trained, tmp_path):
-        pytest.importorskip("matplotlib")
-        page = tmp_path / "page.html"
-        result = run("report", trained[0], "--split", "valid", "--out", page)
-        assert (result.exit_code, result.stdout) == (0, f"{page}\n"), result.stderr
-        assert "2 triples of valid" in page.read_text()
 
 
 class TestPredict:
@@ -282,10 +240,6 @@ class TestPredict:
         assert all(it in lines[1] for it in ("head", "relation", "tail", "score"))
         assert len([it for it in lines if "e3" in it and "next" in it]) == 10
         assert max(map(len, lines)) <= 80
-
-    def test_a_crop_of_a_model_that_has_none(self, trained):
-        line = error_of("predict", trained[0], "--head", "e3", "--relation", "next", "--dim", 9)
-        assert "dims must be in 1 .. 4; got 9" in line
 
     @pytest.mark.parametrize(
         ("words", "what"),
@@ -332,15 +286,6 @@ def moved_run(folder, data, tmp_path):
     return moved
 
 
-class TestExport:
-    def test_a_moved_run_goes_into_its_own_folder(self, trained, data, tmp_path):
-        moved = moved_run(trained[0], data, tmp_path)
-        result = run("export", moved, "--to", "npy")
-        assert result.exit_code == 0, result.stderr
-        assert (moved / "export-npy" / "entity.npy").is_file()
-        assert "is there already" in error_of("export", moved, "--to", "npy")
-
-
 def test_python_m_kgfast():
     words = [sys.executable, "-m", "kgfast", "train", "--config", "none.yaml"]
     result = subprocess.run(words, capture_output=True, text=True)
@@ -382,9 +327,3 @@ def test_an_output_that_has_not_all_characters(tmp_path, monkeypatch):
     found = [json.loads(line) for line in lines.splitlines()]
     assert {it["tail"] for it in found} == {"Zürich", "東京", "x"}
     assert "東京" in run(*words).stdout  # in UTF-8
-
-
-def test_the_entry_point():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"kgfast": "kgfast.cli:main"}
-    assert callable(main)

@@ -48,12 +48,6 @@ def test_the_commands_of_a_page_exist(page):
         assert used <= options | {"--help"}, f"{page.name}: {line}"
 
 
-def test_commands_are_found():
-    text = "say kgfast x\n    kgfast train --set a=1   # so\n```sh\nkgfast info\n```\n"
-    assert commands(text) == ["kgfast train --set a=1", "kgfast info"]
-    assert len(commands((ROOT / "docs/how-to/train.md").read_text())) >= 7
-
-
 BLOCK = "\n```python\n1 / 0\n```\n"
 PRINTS = "```python\nprint(1)\nprint(2)\n```\nSo:\n```text\n2\n```\n"
 MARK = "<!-- not run: needs a GPU of its own -->"
@@ -158,13 +152,6 @@ def test_code_fits_its_box(page):
     code = [line for it in snippets(text) for line in it.code.splitlines()]
     code += re.findall(r"^ {4}(.*)$", text, re.MULTILINE)
     assert [line for line in code if len(line) > 130] == []
-
-
-def test_make_docs_builds_what_the_extra_installs():
-    makefile = (ROOT / "Makefile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert "mkdocs build --strict" in makefile
-    assert any(it.startswith("mkdocs-material") for it in extras["optional-dependencies"]["docs"])
 
 
 @pytest.mark.slow

@@ -66,15 +66,6 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     assert found["import_beyond_torch_cpu_s"] <= 0.15
 
 
-@pytest.mark.parametrize("words", [[], ["none.whl"]])
-def test_a_fresh_install_needs_a_wheel(tmp_path, words):
-    command = [sys.executable, ROOT / "tools/check_wheel.py", "--fresh", "found.json", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"--fresh needs a wheel; got {words[0] if words else None}" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 def test_a_wheel_without_a_compiler_is_refused(tmp_path):
     made = build(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
@@ -117,26 +108,3 @@ def test_windows_compiles_each_source_with_its_flags_by_clang_cl(monkeypatch):
     assert command._with_flags(others) == others
     command.plat_name = "linux-aarch64"
     assert command._with_flags(words) == words
-
-
-@pytest.mark.slow
-def test_the_sources_compile_for_windows():
-    """By MinGW, which knows the same headers: what only POSIX has is guarded."""
-    compiler = shutil.which("x86_64-w64-mingw32-g++-posix")
-    if compiler is None:
-        pytest.skip("no MinGW: apt-get install g++-mingw-w64-x86-64-posix")
-    units = [*sorted(CSRC.glob("host/*.cpp")), CSRC / "engine/isa_avx2.cpp"]
-    command = [compiler, "-std=c++17", "-fsyntax-only", "-mavx2", "-mfma", "-mf16c", f"-I{CSRC}"]
-    for unit in units:
-        made = subprocess.run([*command, str(unit)], capture_output=True, text=True)
-        assert made.returncode == 0, made.stderr
-    assert len(units) > 8
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_the_suite_on_arm():
-    """Half an hour of emulation, of what `make arm64` has fetched before."""
-    if not Path(ROOT / "build/arm64/fetched").exists():
-        pytest.skip("nothing to run ARM's Python with: make arm64 fetches it")
-    subprocess.run([sys.executable, ROOT / "tools/arm64.py"], check=True)

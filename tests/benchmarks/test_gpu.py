@@ -162,13 +162,6 @@ def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypa
     assert outcome.is_bad
 
 
-def test_a_program_that_cannot_begin_is_not_started_again(gpu, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "raise SystemExit(7)"))
-    outcome = run.cases("checks", ["dot", "l1"], 60)
-    assert outcome.verdict == "FAILED: 2 of 2 cases"
-    assert sorted(outcome.lines)[1] == "l1: the first: did not begin: exit code 7; see the log"
-
-
 def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path):
     summary, cases = tmp_path / "summary.json", tmp_path / "cases.jsonl"
     assert gpu.kept(summary, cases, ["checks"]) == {}
@@ -176,14 +169,6 @@ def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path):
     summary.write_text('{"steps": {"kernels": 1, "checks": 2, "tests": 3}}')
     assert gpu.kept(summary, cases, ["checks", "headlines"]) == {"kernels": 1, "tests": 3}
     assert cases.read_text() == '{"step": "kernels"}\n'
-
-
-def test_cases_end_with_the_time_of_their_step(gpu, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, "time.sleep(60)"))
-    monkeypatch.setattr(gpu, "PATIENCE", 0.5)
-    started = time.monotonic()
-    assert run.cases("checks", ["dot"], 0.5).is_bad
-    assert time.monotonic() - started < 20
 
 
 def test_a_command_says_how_it_ended(gpu, run, monkeypatch):

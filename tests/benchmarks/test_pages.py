@@ -103,23 +103,6 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     assert f"Fingerprint of the synthetic graph: `{graph}`." in text
 
 
-def test_rows_without_a_fingerprint_are_of_the_first_synthetic_graph(load):
-    synthetic_graphs = load("lib.results").synthetic_graphs
-    old, new = {"benchmark": "eval_mem"}, {"benchmark": "med_speed", "synthetic_graph": "0f"}
-    assert synthetic_graphs([[old], [{"benchmark": "pykeen_speed"}]]).endswith("graph: `8c79b65c`.")
-    assert synthetic_graphs([[old, new]]).endswith("graph: `0f` and `8c79b65c`.")
-    assert synthetic_graphs([[{"benchmark": "pykeen_speed"}]]) == ""
-
-
-def test_a_page_needs_its_markers(call, tmp_path):
-    page = tmp_path / "README.md"
-    page.write_text("no markers")
-    done = call("pages.py", "readme", "--page", page)
-    assert done.returncode == 1
-    assert "results:begin" in done.stderr
-    assert page.read_text() == "no markers"
-
-
 def test_a_file_that_is_missing_is_named(call, page, tmp_path):
     done = call("pages.py", "scale", "--results", tmp_path, "--page", page)
     assert done.returncode == 1
@@ -222,20 +205,6 @@ def test_pages_name_the_instruction_set_of_their_times():
     ]
     assert len(found) > 15
     assert [it for it in found if not re.search(", (avx512|avx2|baseline)", it[1])] == []
-
-
-def test_the_readme_has_at_most_twelve_rows(load):
-    pages = load("lib.pages.readme")
-    table = pages.block(RESULTS).split("\n\n")[0].splitlines()
-    assert len(table) - 2 <= 12
-
-
-def test_epochs_of_other_programs_stand_below_the_runs(write, made):
-    row = {"benchmark": "epoch_speed", "contender": "pykeen", "entities": 60, "batch": 5}
-    row |= {"rank": 7, "queries": 40, "epoch_seconds": 16.0, "times_kgfast": 3.0}
-    row |= {"seconds": {"median": 2.0}}
-    write("cpu-train-speed.json", row, row | {"benchmark": "train_speed"})
-    assert made("results").count("| PyKEEN's LCWA loop | 7 | 2.0 s | 3.00x | 40 | 16 s |") == 1
 
 
 def test_the_head_of_path_star_holds_no_more_than_it_says():

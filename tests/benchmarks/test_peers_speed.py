@@ -1,7 +1,5 @@
 """benchmarks/peers_speed.py in its smoke-test size; its peers, and the bare loop."""
 
-import time
-
 import pytest
 import torch
 
@@ -47,16 +45,6 @@ def test_every_way_of_a_peer_finds_the_best(load, name, score):
     assert nearest.different_scores(search, score, expected, wrong) == 1
 
 
-def test_the_fastest_way_is_chosen(load, monkeypatch):
-    nearest, topk = load("lib.peers.nearest"), load("lib.peers.nearest")
-    slow, fast = (nearest.Way(name, lambda q: q) for name in ("slow", "fast"))
-    monkeypatch.setitem(nearest.PEERS, "some", lambda *_: iter([slow, fast, slow]))
-    work = topk.Search(torch.zeros(2, 3), torch.zeros(4, 3), 1)
-    seconds = {"slow": 2.0, "fast": 1.0}
-    found = nearest.best_way("some", work, "dot", 1, lambda it: seconds[it.func.options])
-    assert found == (1.0, fast)
-
-
 @pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
 def test_the_bare_loop_counts_as_the_specification(load, score):
     bare, bench = load("lib.peers.bare"), load("eval_speed")
@@ -70,21 +58,6 @@ def test_the_bare_loop_counts_as_the_specification(load, score):
     (greater, equal), (expected, _) = loop(), bench.kgfast_counts(work, score)
     assert (greater - expected).abs().max() <= 1  # roots are estimates
     assert equal.max() == 0
-
-
-def test_pykeens_fastest_options_are_chosen(load, monkeypatch):
-    ranks, tried = load("lib.peers.ranks"), []
-
-    def evaluated(model, test, known, options):
-        tried.append(tuple(options.values()))
-        time.sleep(0 if tried[-1] == (8, 1024) else 0.1)
-
-    monkeypatch.setattr(ranks, "evaluated", evaluated)
-    model = type("Model", (), {"num_entities": 40_000, "device": torch.device("cpu")})
-    found = ranks.fastest_evaluation(model, torch.zeros(99, 3), [])
-    assert found == {"batch_size": 8, "slice_size": 1024}
-    small = {(batch, rows) for batch in (8, 32, 64) for rows in (64, 256, 1024)}
-    assert set(tried) == {*small, (8, None)}  # more queries would hold too much at once
 
 
 def test_products_of_matrices_rank_by_the_l2_norm(load):

@@ -122,15 +122,6 @@ def test_other_data_and_unknown_rows_are_refused(reproduce, tmp_path):
     assert (done.returncode, "no dataset tiny" in done.stderr) == (1, True)
 
 
-def test_an_interruption_says_how_to_go_on(load, reproduce, monkeypatch, tmp_path):
-    def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(load("reproduce").subprocess, "run", interrupt)
-    done = reproduce("tiny/fast", "--data", tmp_path / "data")
-    assert (done.returncode, done.stderr) == (130, "interrupted: the same command goes on\n")
-
-
 def test_the_graph_is_downloaded_unless_a_folder_is_named(
     reproduce, in_this_process, monkeypatch, tmp_path
 ):
@@ -146,16 +137,6 @@ def test_the_graph_is_downloaded_unless_a_folder_is_named(
     done = reproduce("tiny/fast")
     assert done.returncode == 0, done.stderr
     assert asked == ["tiny"]
-
-
-def test_sub_models_are_compared_each(load, fake):
-    row = json.loads(fake.read_text())
-    better = row["test"] | {"mrr": 0.75}
-    row["submodels"] = {"4": row["test"], "8": row["test"]}
-    found = row | {"test_of_submodels": {"4": row["test"], "8": better}}
-    lines = {it["what"]: it["difference"] for it in load("reproduce").compared(row, found)}
-    assert (lines["MRR, dim 4"], lines["MRR, dim 8"]) == ("+0.0000", "+0.2500")
-    assert "MRR" not in lines
 
 
 SHORT = {  # rows with fewer steps than planned, and what their config then has

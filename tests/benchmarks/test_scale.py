@@ -28,14 +28,6 @@ def test_a_table_is_its_file_and_its_ranks_are_known(planted, tmp_path, load):
     assert wide.wrong(runs.rank(wide, wide.table().flip(0))) > 0
 
 
-def test_a_table_needs_room(planted, tmp_path, load, monkeypatch):
-    module = load("lib.planted")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("", (), {"free": 1 << 20}))
-    with pytest.raises(OSError, match=r"the table takes 1,120,000 bytes; the disk has 1,048,576"):
-        planted.write(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_rows_of_the_same_work_are_replaced(load, tmp_path):
     benchmark, path = load("scale").BENCHMARK, tmp_path / "scale.json"
     options = benchmark.parse(["--quick", "--json", str(path)])

@@ -87,17 +87,6 @@ def test_peers_of_an_epoch_have_the_same_losses(load):
     assert max(first.relations.max(), second.relations.max()) >= 4, "no inverses"
 
 
-def test_a_part_fits_into_memory(load, monkeypatch):
-    peers = load("lib.peers.steps")
-    work = peers.Work((40_943, 11, 86_835, 0, 0), 500, 512, 1024)
-    monkeypatch.setattr(peers, "available_memory", lambda: 8 << 30)
-    part = work.fitting("plain")
-    bytes_of = 4 * 1024 * 500 * peers._TENSORS["plain"]
-    assert part * bytes_of <= 0.6 * (8 << 30) < 2 * part * bytes_of
-    monkeypatch.setattr(peers, "available_memory", lambda: 0)
-    assert work.fitting("pykeen") == 1
-
-
 def test_parts_of_a_batch_are_the_batch(load):
     peers = load("lib.peers.steps")
     work = peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
@@ -106,34 +95,3 @@ def test_parts_of_a_batch_are_the_batch(load):
     for name in ("entity", "relation"):  # tuned: gradients of rows
         sparse, dense = (getattr(it.model, name).grad for it in (parts, whole))
         torch.testing.assert_close(sparse.to_dense(), dense)
-
-
-def test_a_slow_contender_has_one_turn_after_its_first_step(load, monkeypatch):
-    train_speed = load("train_speed")
-    calls = []
-
-    class Contender:
-        def __init__(self, name):
-            self.name = name
-
-        def steps(self, count):
-            calls.append((self.name, count))
-
-    monkeypatch.setattr(
-        train_speed.Stopwatch, "seconds", lambda self, call: (call(), 40.0 / len(calls) ** 3)[1]
-    )
-    contenders = {name: Contender(name) for name in ("pykeen", "kgfast")}
-    timings = train_speed.take_turns(contenders, 3)
-    assert calls == [("pykeen", 1), ("kgfast", 1), ("pykeen", 1)] + [("kgfast", 10)] * 3
-    assert (timings["pykeen"].rounds, timings["kgfast"].rounds) == (1, 3)
-    assert timings["kgfast"].max == 40.0 / 4**3 / 10
-
-
-def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch):
-    train_speed = load("train_speed")
-    row = {"contender": "kgfast", "seconds": None, "note": "", "dim": 1, "batch": 2, "negatives": 3}
-    monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
-    monkeypatch.setattr(train_speed, "measure", lambda options, work: [row])
-    done = call("train_speed.py", "--quick", "--sections", "negatives", "--peers")
-    assert done.returncode == 1
-    assert "ANSWERS ARE WRONG" in done.stdout

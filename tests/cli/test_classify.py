@@ -40,11 +40,6 @@ def test_the_data_of_the_config(trained, root, data):
     assert result.exit_code == 0, result.stderr
 
 
-def test_what_does_not_go_together(trained, data):
-    line = error_of("evaluate", trained, "--classify", "--data", data, "--raw")
-    assert "--raw ranks, which --classify does not" in line
-
-
 def test_a_bad_line_is_named(trained, data):
     (data / "test_negatives.txt").write_text("e0\tnext\te5\ne0\tnext\tnobody\n")
     line = error_of("evaluate", trained, "--classify", "--data", data)
@@ -82,11 +77,3 @@ def test_relations_without_types_are_counted_and_not_ranked(trained, tmp_path):
     result = run("evaluate", trained, "--types", path)
     assert f"warning: candidate_ids: {others} of {len(test)} triples have no" in result.stderr
     assert f"; {others} without candidates left out\n" in result.stdout
-
-
-def test_types_without_a_tab(trained, tmp_path):
-    path = tmp_path / "types.tsv"
-    path.write_text("e0\teven\ne1 odd\n")
-    assert "types.tsv:2: expected an entity, a tab and a type" in error_of(
-        "evaluate", trained, "--types", path
-    )

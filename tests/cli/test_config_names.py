@@ -94,26 +94,11 @@ def test_a_graph_and_a_model_are_enough(graph, tmp_path, monkeypatch):
     assert folder.read_result()["steps"] == 2
 
 
-def test_a_config_on_another_graph(graph):
-    chosen = choose("wn18rr/rotate_fast", None, graph)
-    config = Config.from_yaml(chosen.path, chosen.overrides)
-    assert (config.data.neg_size, config.dataset.folder()) == (1024, graph)
-    assert chosen.run_name == f"{graph.name}-rotate_fast"
-
-
 def test_the_folder_one_stands_in(graph, monkeypatch):
     monkeypatch.chdir(graph)
     chosen = choose(None, "rotate", Path("."))
     assert Config.from_yaml(chosen.path, chosen.overrides).dataset.folder() == graph
     assert chosen.run_name == f"{graph.name}-rotate"
-
-
-def test_the_very_name_comes_before_others_in_upper_and_lower_case(graph):
-    twin = graph.parent / graph.name.upper()
-    twin.mkdir()
-    for folder in (graph, twin):
-        chosen = choose(None, "rotate", folder)
-        assert Config.from_yaml(chosen.path, chosen.overrides).dataset.folder() == folder
 
 
 def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):

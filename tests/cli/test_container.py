@@ -5,12 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 
 import pytest
 
-import kgfast
 from support.commands import run
 from support.paths import ROOT
 
@@ -35,17 +32,6 @@ def copied():
     """Return the paths that are copied of the tree."""
     words = [line.split()[:-1] for line in said("COPY") if not line.startswith("--from")]
     return [path for line in words for path in line]
-
-
-def program():
-    """Return the tool that builds and runs images here."""
-    for name in ("docker", "podman"):
-        if (
-            shutil.which(name)
-            and subprocess.run([name, "info"], capture_output=True).returncode == 0
-        ):
-            return name
-    pytest.skip("neither docker nor podman works here")
 
 
 def test_what_is_copied_exists_and_is_not_ignored():
@@ -106,31 +92,3 @@ def test_its_check_asks_the_server():
     command = health_check()
     compile(command[2], "HEALTHCHECK", "exec")
     assert f"http://localhost:{said('EXPOSE')[0]}/health" in command[2]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_image_is_built_and_answers(trained):
-    tool = program()
-    subprocess.run([tool, "build", "-t", "kgfast-test", str(ROOT)], check=True)
-    trained.chmod(0o755)
-    command = [tool, "run", "--rm", "-d", "-p", "127.0.0.1::8000", "-v", f"{trained}:/model:ro"]
-    made = subprocess.run([*command, "kgfast-test"], check=True, capture_output=True, text=True)
-    name = made.stdout.strip()
-    try:
-        port = subprocess.run(
-            [tool, "port", name, "8000"], check=True, capture_output=True, text=True
-        ).stdout.split()[0]
-        for _ in range(120):
-            try:
-                with urllib.request.urlopen(f"http://{port}/health", timeout=10) as answer:
-                    found = json.load(answer)
-                break
-            except OSError:
-                time.sleep(1)
-        assert found["entities"] == kgfast.load_run(trained).model.num_entities
-        assert subprocess.run([tool, "exec", name, *health_check()]).returncode == 0
-        done = subprocess.run([tool, "stop", name], capture_output=True)
-        assert done.returncode == 0
-    finally:
-        subprocess.run([tool, "rm", "-f", name], capture_output=True)

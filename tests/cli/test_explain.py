@@ -97,11 +97,3 @@ def test_a_saved_model_was_not_trained_here(tmp_path, entities):
     assert "saved holds tables, not a run" in line
     assert "the training is unknown" in line
     assert "not the folder of a run" in explained(tmp_path).stderr
-
-
-def test_a_long_table_is_cut(trained, monkeypatch):
-    monkeypatch.setattr("kgfast.cli.common.MOST_ROWS", 3)
-    shown = explained(trained, "--top", 10**9)
-    assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout.count("ponent │") == 3
-    assert "357 more: --json or --out FILE" in shown.stdout

@@ -1,18 +1,10 @@
 """docs/tutorials/own_tables.md as its reader walks it: arrays become a folder for every command."""
 
-import json
-import os
-import re
-import shlex
-import subprocess
-import sys
-
 import pytest
 
 from support.commands import lines_of, run
 from support.paths import ROOT
-from support.serving import ask
-from support.snippets import run_page, snippets
+from support.snippets import run_page
 
 PAGE = ROOT / "docs/tutorials/own_tables.md"
 
@@ -44,28 +36,3 @@ def test_the_commands(walked):
     assert "Q90 (Paris)" in (walked / "capitals" / "report.html").read_text()
     line = run("evaluate", ".", "--data", "DIR").stderr
     assert "kgfast.save(kgfast.TransE(np.load(" in line
-
-
-@pytest.mark.slow
-def test_the_server_answers_as_the_page_says(walked):
-    pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
-    blocks = list(snippets(PAGE.read_text(encoding="utf-8")))
-    (curl,) = (it.code for it in blocks if it.language == "sh")
-    (said,) = (json.loads(it.code) for it in blocks if it.language == "json")
-    (walked / "capitals" / "labels.tsv").unlink()  # the page adds them later
-    *_, url, _, body = shlex.split(curl)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kgfast", "serve", "capitals", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        port = int(re.search(r"127\.0\.0\.1:(\d+)$", process.stdout.readline())[1])
-        path = url.partition(":8000")[2]
-        assert ask(port, path, **json.loads(body)) == (200, said)
-    finally:
-        process.terminate()
-        process.communicate()

@@ -226,18 +226,6 @@ def test_known_triples_of_a_folder(trained, root, tmp_path):
     assert "none" in line
 
 
-def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
-    out = tmp_path / "official"
-    run("export", trained, "--to", "official", "--out", out)
-    scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
-    monkeypatch.setattr("kgfast.adapters.official.load_official", lambda _: scorer)
-    result = run("evaluate", out, "--data", root / "ring", "--side", "relation")
-    line = result.stderr.splitlines()[-1]
-    assert line == "error: print of this BlockScorer scores head, tail, not relation"
-    line = error_of("evaluate", out, "--data", root / "ring", "--max-memory", "8 KiB")
-    assert "kgfast convert makes a folder that is read in blocks" in line
-
-
 def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)
@@ -248,45 +236,6 @@ def test_data_are_read_by_the_names_of_tables(trained, tmp_path):
     (other / "train.txt").write_text("x0\tnext\tx1\n")
     line = error_of("evaluate", out, "--data", other)
     assert "npy: dataset o does not fit the entities: unknown name 'x0'" in line
-
-
-def edited(folder, **changes):
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def test_tables_that_are_none(trained, tmp_path):
-    out = tmp_path / "npy"
-    run("export", trained, "--to", "npy", "--out", out)
-    assert kgfast.load_run(out).model.gamma == 6.0
-    for changes, message in (
-        ({"dim": 9}, "config.json: dim is 9, of the tables 4"),
-        ({"wrappers": [{"class": "GCN"}]}, "tables of 'GCN' are unknown here; known: MED, RSCF"),
-        ({"wrappers": ["MED"]}, "npy: config.json does not fit the tables: TypeError"),
-        ({"model": "BoxE"}, "tables of 'BoxE' are unknown here; known: RotatE, TransE"),
-        ({"model": None}, "tables of None are unknown here"),
-    ):
-        before = (out / "config.json").read_text()
-        edited(out, **changes)
-        with pytest.raises(ValueError, match=message):
-            kgfast.load_run(out)
-        (out / "config.json").write_text(before)
-    (out / "entity.npy").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"entity.npy: .*not an array of numpy"):
-        kgfast.load_run(out)
-    (out / "entity.npy").unlink()
-    with pytest.raises(FileNotFoundError, match=r"entity.npy: no such file, and no model.safe"):
-        kgfast.load_run(out)
-    (out / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"model.safetensors: truncated or damaged"):
-        kgfast.load_run(out)
-    (out / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json: not a JSON object"):
-        kgfast.load_run(out)
-    with pytest.raises(
-        FileNotFoundError, match=r"without config\.yaml, nor .* saved model, without"
-    ):
-        kgfast.load_run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -313,10 +262,3 @@ def test_tables_that_are_none(trained, tmp_path):
 )
 def test_bad_input_is_named(trained, words, message):
     assert message in error_of("predict", trained, *words)
-
-
-def test_parquet_without_pyarrow(trained, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    line = error_of("predict", trained, "--all", "--out", tmp_path / "a.parquet")
-    assert "a.parquet (unlike .csv and .tsv) needs pyarrow: pip install pyarrow" in line
-    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 """The study of sampled metrics: negatives, statistics, and the whole of it on a tiny graph."""
 
-import doctest
 import json
 
 import pytest
@@ -91,23 +90,6 @@ class TestNegatives:
             assert torch.equal(one[side], same[side])
             assert not torch.equal(one[side], other[side])
 
-    def test_every_candidate_is_as_likely(self):
-        """Each of 40 candidates of 1,000 equal queries is drawn near 1,000 * few / 40 times."""
-        hrt = torch.tensor([[0, 0, 1]]).repeat(1000, 1)
-        known = kgfast.KnownTriples(hrt)
-        for few in (4, 8):  # rejection and shuffling
-            ids = negatives.drawn(hrt, known, 41, few, 0)["tail"]
-            counts = torch.bincount(ids.flatten(), minlength=41)
-            assert int(counts[1]) == 0
-            expected = 1000 * few / 40
-            others = counts[torch.arange(41) != 1].double()
-            assert ((others - expected).abs() < 6 * expected**0.5).all()
-
-
-def test_doctests_of_the_statistics():
-    results = doctest.testmod(statistics)
-    assert (results.failed, results.attempted) == (0, 3)
-
 
 def test_tau_with_ties_and_of_constants():
     assert statistics.kendall_tau([1, 2, 3], [3, 2, 1]) == -1
@@ -196,34 +178,6 @@ def test_measures_are_kept_and_only_missing_ones_made(study_of):
     assert again["a/1"] == first["a/1"]
     realistic = [again[name]["5 typed"]["realistic"] for name in ("a/1", "a/2")]
     assert realistic[0] == realistic[1]
-
-
-def test_ranking_and_bits_measure_alike_and_ranking_is_timed(study_of):
-    model, it = distmult(), study_of(5, 9)
-    found = it.sampled(dict.fromkeys(("a/1", "a/2"), lambda: model), "typed", 0, ranked=["a/1"])
-    for protocol in ("5 typed", "9 typed"):
-        ranked, counted = (found[name][protocol] for name in ("a/1", "a/2"))
-        assert ranked.pop("cpu_seconds") > 0
-        assert ranked == counted
-
-
-def test_types_come_from_a_file_where_there_is_one(study_of, tmp_path):
-    assert study_of(5).types == "train"
-    every = {name: ["thing"] for name in graph().entities}
-    (tmp_path / "tiny" / "entity2types.json").write_text(json.dumps(every))
-    it = study_of(5)
-    assert it.types == "entity2types.json"
-    assert len(it.allowed.candidates(int(it.hrt[0, 1]), "tail")) == 60
-
-
-def test_configs_have_three_checkpoints(tmp_path):
-    for name in models.MODELS:
-        config = models.config_of(name, tmp_path / "wn18rr", 5.0)
-        assert config.train.steps == 3 * config.train.keep_every
-        half = models.config_of(name, tmp_path / "wn18rr", 2.5)
-        assert half.train.steps == pytest.approx(config.train.steps / 2, abs=3)
-    with pytest.raises(ValueError, match="minutes must be above 0"):
-        models.config_of("cp", tmp_path / "wn18rr", 0.0)
 
 
 def test_the_command_names_what_is_missing(capsys, tmp_path):

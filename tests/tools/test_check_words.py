@@ -50,16 +50,6 @@ def test_a_comment_of_cpp_is_read_too(source):
     assert check_words.findings('auto a = "http://of.example";', "a.cpp") == []
 
 
-def test_comments_of_the_makefile_and_the_dockerfile_are_read_too():
-    source = "all:\n\techo 1 # of a row\n# Tests.\n# What is published.\nall: b\n  # of a row\n"
-    for name in ("Makefile", "some/Dockerfile"):
-        found = [(it.line, it.message) for it in check_words.findings(source, name)]
-        assert found == [
-            (3, "begins without its noun: What is published."),
-            (6, "begins without its noun: of a row"),
-        ]
-
-
 @pytest.mark.parametrize("source", ALLOWED)
 def test_other_openings_pass(source):
     assert check_words.findings(source, "file.py") == []
