@@ -43,7 +43,7 @@ WRONG = {
     "evaluate r --hits 0": "error: Invalid value for '--hits': ",
     "info x": "error: Got unexpected extra argument",
     f"evaluate r --split {'x' * 5000}": "error: Invalid value for '--split': 'xxx",
-    "train --config nosuch": "error: nosuch: no such config file, nor one of the package; the package has ",
+    "train --config nosuch": "error: nosuch: no such config file, nor one of the package",
 }
 
 
