@@ -11,13 +11,11 @@ from typing import Any
 
 import yaml
 
-from kgfast.text import shown
+from kgfast.text import in_a_line, shown
 
 MOST_BYTES = 128 << 10
 _DEEPEST = 24
 _LONGEST_NUMBER = 100
-_LONGEST_PROBLEM = 160
-_WRONG_VALUES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
 class _Loader(yaml.SafeLoader):
@@ -26,25 +24,22 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-        if self.check_event(yaml.AliasEvent):
-            problem = "aliases (*name) are not read; repeat the value"
-            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _wrong(event, "aliases (*name) are not read; repeat the value")
         if self.depth == _DEEPEST:
-            problem = f"nested more than {_DEEPEST} levels deep"
-            raise yaml.composer.ComposerError(problem=problem, problem_mark=mark)
+            raise _wrong(event, f"nested more than {_DEEPEST} levels deep")
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        if number and len(node.value) > _LONGEST_NUMBER:
+        if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
             raise _wrong(node, f"a number of {len(node.value):,} characters")
         try:
             return super().construct_object(node, deep)
-        except _WRONG_VALUES:
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
             raise _wrong(node, f"not a value of its kind: {shown(node.value)}") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -54,7 +49,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _wrong(key, "a key must be a word, not a list or a mapping")
             if key.value in seen:
-                raise _wrong(key, f"key {_cut(key.value[:80])} was given before")
+                raise _wrong(key, f"key {shown(key.value)} was given before")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -93,7 +88,7 @@ def parse(text: str, source: object, numbered: bool = True) -> Any:
         problem = f"not valid YAML: character #x{error.character:04x} is not allowed"
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = _cut(error.problem or error.context or "malformed")
+        problem = in_a_line(error.problem or error.context or "malformed")
         if isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
             problem = f"not valid YAML: {problem}"
     raise ValueError(f"{source}{f':{line}' if numbered else ''}: {problem}")
@@ -110,10 +105,5 @@ def dump(values: Any) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
-def _wrong(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text[: 2 * _LONGEST_PROBLEM].split())
-    return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}..."
+def _wrong(place: Any, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)

@@ -1,7 +1,6 @@
 """Files that are written whole or not at all."""
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,43 +12,14 @@ from pathlib import Path
 def write_whole(
     path: str | os.PathLike[str], write: Callable[[Path], object], *, lasting: bool = False
 ) -> Path:
-    """Let ``write`` make a file beside ``path``, and move that file to ``path``.
+    """Let ``write`` make a file in a folder beside ``path``, and move that file to ``path``.
 
-    An OSError leaves the old file as it was. A ``lasting`` file outlives a loss of power from when
-    this function returns.
+    safetensors makes temporary files that only their owner can read, and a kill leaves them in the
+    folder. The next write deletes the folder. A ``lasting`` file outlives a loss of power from when
+    this function returns, and takes the place of a folder, which is renamed. An OSError leaves the
+    old file as it was.
     """
     path = Path(path)
-    beside = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        write(beside)
-        if lasting:
-            sync(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    if lasting and sys.platform != "win32":  # Windows cannot open folders
-        sync(path.parent)
-    return path
-
-
-def clear_beside(path: Path) -> None:
-    """Delete files that processes killed in :func:`write_whole` left beside a file.
-
-    No process may be writing the file.
-    """
-    name = re.compile(rf"\.{re.escape(path.stem)}-\d+{re.escape(path.suffix)}")
-    for other in path.parent.iterdir():
-        if name.fullmatch(other.name):
-            other.unlink()
-
-
-def write_durably(path: Path, write: Callable[[Path], object], what: str) -> None:
-    """Let ``write`` make a file, bring the file to the disk, and move the file to ``path``.
-
-    The file is written in a folder of its own: safetensors makes temporary files that only their
-    owner can read, and a kill leaves them there. The next write deletes such files. A folder with
-    the name of the file is renamed. An OSError calls the file ``what``.
-    """
     scratch = path.with_name(path.name + ".tmp")
     fresh = scratch / path.name
     try:
@@ -59,16 +29,19 @@ def write_durably(path: Path, write: Callable[[Path], object], what: str) -> Non
         mode = fresh.stat().st_mode
         write(fresh)
         fresh.chmod(mode)
-        sync(fresh)
-        if path.is_dir():
+        if lasting:
+            sync(fresh)
+        if lasting and path.is_dir():
             set_aside(path)
         os.replace(fresh, path)
     except OSError as error:
-        reason = f"cannot write {what}: {error.strerror or error}; the old file is intact"
+        reason = f"cannot write: {error.strerror or error}; the old file is intact"
         raise OSError(error.errno, reason, str(path)) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    sync(path.parent)
+    if lasting:
+        sync(path.parent)
+    return path
 
 
 @contextmanager
@@ -82,8 +55,9 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         scratch.mkdir(parents=True)
         yield scratch
-        for file in [it for it in scratch.rglob("*") if it.is_file()]:
-            sync(file)
+        for file in scratch.rglob("*"):
+            if file.is_file():
+                sync(file)
         os.replace(scratch, place)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -99,6 +73,8 @@ def set_aside(path: Path) -> Path:
 
 def sync(path: Path) -> None:
     """Bring a file or the names in a folder to the disk."""
+    if sys.platform == "win32" and path.is_dir():  # Windows cannot open folders
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,6 @@ from kgfast import (
     TransE,
     Triples,
     Vocabulary,
-    kernels,
     ops,
 )
 from kgfast.datasets import synthetic
@@ -70,18 +69,6 @@ def test_a_dataset_is_its_test_split_filtered(graph):
     assert torch.equal(filtered.realistic, kgfast.rank(fresh, graph.test, known=some).realistic)
 
 
-def test_a_dataset_of_another_size_is_named(graph):
-    with pytest.raises(ValueError, match="60 names of entities, but the model has 59"):
-        kgfast.rank(TransE.init(59, 3, 4, seed=0), graph)
-
-
-def test_triples_are_not_filtered_unless_asked():
-    ranks = kgfast.rank(model(), IDS)
-    assert ranks.raw is ranks or torch.equal(ranks.raw.greater, ranks.greater)
-    with pytest.raises(TypeError, match="known must be KnownTriples or None"):
-        kgfast.rank(model(), IDS, known="all")
-
-
 # -- names -------------------------------------------------------------------------------------
 
 
@@ -109,33 +96,6 @@ def test_queries_by_name(by):
     assert one.ids.shape == (2, 1)
 
 
-def test_ids_go_with_a_vocabulary_too():
-    got = kgfast.topk(model(), heads=[0], relations=1, k=2, vocabulary=NAMES)
-    assert got[0][0][0] in PEOPLE
-    among = kgfast.topk(
-        model(), heads=[0], relations=1, k=2, vocabulary=NAMES, candidate_ids=["Bob", "Cy"]
-    )
-    assert set(among.ids[0].tolist()) == {1, 2}
-    ranks = kgfast.rank(model(), IDS, vocabulary=NAMES, candidate_ids=["Bob", "Cy"])
-    assert torch.equal(ranks.greater, kgfast.rank(model(), IDS, candidate_ids=[1, 2]).greater)
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.array])
-def test_lists_of_names_are_a_vocabulary(kind):
-    lists = kind(list(PEOPLE)), kind(list(VERBS))
-    got = kgfast.rank(model(), ROWS, vocabulary=lists)
-    assert torch.equal(got.greater, kgfast.rank(model(), IDS).greater)
-    assert set(got.by("relation")) == {"knows", "likes"}
-    assert KnownTriples(ROWS, vocabulary=lists).contains(IDS).all()
-    top = kgfast.topk(model(), heads=["Bob"], relations="likes", k=2, vocabulary=lists)
-    assert top[0] == kgfast.topk(model(), heads=[1], relations=1, k=2, vocabulary=NAMES)[0]
-    assert kgfast.topk(model(), heads=[1], relations=1, k=2).named(list(lists))[0] == top[0]
-    facts = kgfast.top_facts(model(), heads=["Bob"], k=3, vocabulary=lists)
-    assert facts.columns()["head"] == facts.columns(NAMES)["head"]
-    allowed = kgfast.TypeConstraints.from_triples(ROWS, vocabulary=lists)
-    assert allowed.names == NAMES
-
-
 BROADCAST = {
     "one relation": {"heads": [1, 4, 0], "relations": [1]},
     "a tensor": {"tails": [1, 4, 0], "relations": torch.tensor([1])},
@@ -158,18 +118,6 @@ def test_one_id_in_a_list_goes_with_all_of_the_other(name):
     assert torch.equal(got.ids, want.ids)
     assert torch.equal(got.scores, want.scores)
     assert kgfast.topk(model(), heads=[], relations=[1], k=2).ids.shape == (0, 2)
-
-
-def test_ids_may_stand_in_reverse():
-    """Arrays of negative strides, which torch has not."""
-    rows = IDS.numpy()[::-1]
-    assert torch.equal(
-        kgfast.rank(model(), rows).greater, kgfast.rank(model(), IDS).greater.flip(0)
-    )
-    heads = np.arange(N)[::-1]
-    got = kgfast.topk(model(), heads=heads, relations=0, k=1)
-    assert torch.equal(got.ids, kgfast.topk(model(), heads=heads.copy(), relations=0, k=1).ids)
-    assert KnownTriples(rows).contains(IDS).all()
 
 
 WITHOUT = {
@@ -231,19 +179,6 @@ def test_objects_with_mapped_triples():
     assert set(kgfast.rank(model(), Factory(IDS)).by("relation")) == {*VERBS}
 
 
-def test_a_factory_of_pykeen():
-    triples = pytest.importorskip("pykeen.triples")
-    rows = np.array(ROWS)
-    factory = triples.TriplesFactory.from_labeled_triples(
-        rows,
-        entity_to_id={name: place for place, name in enumerate(PEOPLE)},
-        relation_to_id={name: place for place, name in enumerate(VERBS)},
-    )
-    got = kgfast.rank(model(), factory, vocabulary=NAMES, known=KnownTriples([factory]))
-    assert len(got) == 2
-    assert KnownTriples(factory).contains(IDS).all()
-
-
 SETS = {
     "parts": lambda a, b: KnownTriples(a, b),
     "a list of tensors": lambda a, b: KnownTriples([a, b]),
@@ -268,12 +203,6 @@ def test_sets_of_triples(name):
     assert known.contains(torch.cat([first, second])).all()
 
 
-def test_one_triple_of_triples_is_no_set():
-    assert len(KnownTriples([(0, 0, 1), (1, 0, 2), (2, 0, 0)])) == 3
-    with pytest.raises(ValueError, match=r"shape \[T, 3\]"):
-        KnownTriples([torch.zeros(2, 4, dtype=torch.int64)])
-
-
 # -- tables ------------------------------------------------------------------------------------
 
 
@@ -286,15 +215,6 @@ def test_numpy_tables_are_read_in_place(dtype):
         want = make(torch.from_numpy(entity.copy()), torch.from_numpy(relation.copy()))
         assert torch.equal(kgfast.rank(got, IDS).greater, kgfast.rank(want, IDS).greater)
         assert not got.entity.requires_grad
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_table_that_cannot_be_written_to(tmp_path):
-    path = tmp_path / "entity.npy"
-    np.save(path, random(N, DIM).numpy())
-    entity = np.load(path, mmap_mode="r")
-    got = DistMult(entity, random(R, DIM))
-    assert torch.equal(got.entity, random(N, DIM))
 
 
 BAD_TABLES = {
@@ -385,16 +305,6 @@ def test_models_of_lazily_negated_tables_are_those_of_their_numbers(name):
         assert torch.equal(call(found), call(expected))
 
 
-def test_an_index_is_not_of_the_negatives_of_its_table():
-    entity, relation = random(40, 8), random(3, 8)
-    index = kgfast.Index(DistMult(entity, relation))
-    negated = DistMult(torch._neg_view(entity), relation)
-    if not index.nbytes:
-        pytest.skip("the extension is not built")
-    with pytest.raises(ValueError, match="index: it is of other tables"):
-        kgfast.topk(negated, heads=0, relations=0, k=1, index=index)
-
-
 @pytest.mark.parametrize("loss", ["cross_entropy", "bce", "scores", "negatives"])
 def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
     queries, table = random(6, 8), random(9, 8)
@@ -419,21 +329,3 @@ def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
 
     for found, expected in zip(gradients(True), gradients(False), strict=True):
         assert torch.equal(found, expected)
-
-
-def test_optimizers_take_lazily_negated_gradients():
-    if not kernels.cpu.is_available():
-        pytest.skip("the extension is not built")
-    gradients, ids = random(3, 4), torch.tensor([1, 0, 6])
-    numbers = {"lr": 0.1, "eps": 1e-8, "weight_decay": 0.0}
-    adam = numbers | {"betas": (0.9, 0.99), "step": 1}
-    found = [[random(7, 4).abs() for _ in range(3)] for _ in range(2)]
-    for tables, own in zip(found, (gradients, lazily(gradients)), strict=True):
-        ops.row_adam(tables, ids, own, **adam)
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-    rows = [random(7, 4) for _ in range(2)]
-    for table, own in zip(rows, (gradients, lazily(gradients)), strict=True):
-        ops.row_adagrad((table, torch.zeros(7, 4)), ids, own, **numbers)
-    assert torch.equal(*rows)
-    with pytest.raises(ValueError, match=r"tables\[0\] must be contiguous"):
-        ops.row_adam([torch._neg_view(random(7, 4)), *found[0][1:]], ids, gradients, **adam)

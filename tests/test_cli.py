@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,12 +183,10 @@ class TestPlot:
     def test_two_runs_in_one_picture(self, trained, tmp_path):
         pytest.importorskip("matplotlib")
         shutil.copytree(trained[0], tmp_path / "again")
-        words = ["plot", trained[0], tmp_path / "again", "--log"]
+        words = ["plot", trained[0], tmp_path / "again"]
         assert error_of(*words) == "error: say with --out where to put the picture of several runs"
-        result = run(*words, "--out", tmp_path / "both")
-        assert result.exit_code == 0, result.stderr
-        assert result.stdout.split() == [str(tmp_path / f"both.{it}") for it in ("png", "svg")]
-        assert all(Path(name).stat().st_size > 1000 for name in result.stdout.split())
+        result = run(*words, "--out", tmp_path / "both.svg")
+        assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'both.svg'}\n"), result.stderr
         text = (tmp_path / "both.svg").read_text()
         assert "tiny, MRR" in text
         assert "again, MRR" in text

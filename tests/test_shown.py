@@ -2,7 +2,6 @@
 
 import pytest
 
-from kgfast.graph import Vocabulary
 from kgfast.text import shown
 
 SCREEN = 500  # characters that fit a message
@@ -44,23 +43,3 @@ def test_what_is_shown_fits_a_line(value):
 def test_what_is_short_is_shown_as_it_is():
     for value in ("cat", 3, [20, 10], {"a": 1}, None, 0.5, b"x", ("a", "b")):
         assert shown(value) == repr(value)
-
-
-def test_names_of_a_megabyte_are_not_repeated():
-    long = "a" * 10**6
-    for make in (
-        lambda: Vocabulary([long, long]),
-        lambda: Vocabulary([long])["aaa"],
-        lambda: repr(Vocabulary([long])),
-        lambda: Vocabulary([long]).ids([long[1:]]),
-    ):
-        try:
-            text = make()
-        except ValueError as error:
-            text = str(error)
-        assert len(str(text)) <= SCREEN
-
-
-def test_a_name_that_is_no_text_is_named():
-    with pytest.raises(TypeError, match=r"names must be strings, got names\[1\] = \['b'\]"):
-        Vocabulary(["a", ["b"]])

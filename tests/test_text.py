@@ -1,6 +1,5 @@
 """Results on a screen of 80 columns."""
 
-import json
 import re
 
 import pytest
@@ -10,7 +9,7 @@ import kgfast
 from kgfast import Predictions, Triples, Vocabulary, rank, topk
 from kgfast.eval.metrics import table_of
 from kgfast.eval.ranks import GroupedRanks
-from kgfast.text import WIDTH, escaped, shortened
+from kgfast.text import WIDTH
 
 
 def model(entities=30, relations=3):
@@ -76,13 +75,6 @@ def test_control_characters_of_names_are_shown_escaped(control):
     assert control in facts.columns()["head"][0]
 
 
-def test_escaped_text_is_that_of_json():
-    assert escaped("a b é 漢 👍🏽 \\") == "a b é 漢 👍🏽 \\"
-    assert escaped("a\n\x1b", kept="\n") == "a\n\\u001b"
-    for control in CONTROLS:
-        assert json.loads(f'"{escaped(control)}"') == control
-
-
 @pytest.mark.parametrize("k", [1, 3, 12])
 def test_predictions_fit_a_screen_of_80_columns(k):
     top = topk(model(), heads=range(7), relations=0, k=k)
@@ -102,8 +94,3 @@ def test_predictions_that_run_out_of_answers():
         "tail",
     )
     assert repr(top).splitlines()[1:] == ["(0, 0, ?)  4 1", "(1, 0, ?)"]
-
-
-def test_shortened():
-    assert shortened("abc", 3) == "abc"
-    assert [len(shortened("x" * 50, width)) for width in (5, 6, 49)] == [5, 6, 49]

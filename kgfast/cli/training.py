@@ -69,15 +69,13 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="The pictures without .png and .svg; metrics in the first folder."),
+        typer.Option(help="The picture, .svg, .png or .pdf; metrics.svg in the run by default."),
     ] = None,
-    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis for the loss.")] = False,
 ) -> None:
     """Draw loss and MRR per step, and the test results, of runs."""
     from kgfast.plots import plot as draw
 
-    for path in draw(runs, out, log=log):
-        say(str(path))
+    say(str(draw(runs, out)))
 
 
 def _check_folder(folder: Any, resume: bool) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -123,7 +123,7 @@ class Facts(SearchResult):
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
 
     def _line(self, row: int) -> str:
-        triple = _triple(*self.triples[row].tolist(), self._vocabularies)
+        triple = _triple(self.triples[row].tolist(), self._vocabularies)
         return f"{triple}  {_score_text(float(self.scores[row]))}"
 
 
@@ -187,7 +187,7 @@ class _OfTriples(Answers):
         self, anchors: Tensor, others: Tensor, side: Side, vocabulary: VocabularyLike | None
     ) -> None:
         self.anchors, self._others, self.side = anchors, others, side
-        self._vocabularies = names_of(vocabulary)
+        self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
 
     @property
     def heads(self) -> Tensor | None:
@@ -214,7 +214,7 @@ class _OfTriples(Answers):
 
     def _question(self, row: int) -> str:
         ids = (self.heads, self.relations, self.tails)
-        return _triple(*(None if own is None else int(own[row]) for own in ids), self._vocabularies)
+        return _triple([None if own is None else int(own[row]) for own in ids], self._vocabularies)
 
     def _kind(self) -> str:
         return f"{len(self):,} {self.side} {'query' if len(self) == 1 else 'queries'}"
@@ -415,9 +415,8 @@ def _score_text(score: float) -> str:
     return f"{score + 0.0:.4g}"  # adding 0.0 drops the sign of a zero
 
 
-def _triple(head: int | None, relation: int | None, tail: int | None, names: Names) -> str:
-    entities, relations = names
-    columns = (head, entities), (relation, relations), (tail, entities)
+def _triple(ids: Sequence[int | None], names: Names) -> str:
+    columns = zip(ids, (names[0], names[1], names[0]), strict=True)
     return f"({', '.join('?' if id is None else _text(id, own) for id, own in columns)})"
 
 

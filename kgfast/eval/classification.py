@@ -165,12 +165,14 @@ def classify(
             if argument == "valid" and not len(hrt):
                 raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
             parts.append(hrt)
-        scored[argument] = _scored(model, *parts, dims)
+        scored[argument] = _scored(model, parts[0], parts[1], dims)
     thresholds, shared = _thresholds(*scored["valid"], model.num_relations)
     chosen = thresholds.nan_to_num(nan=shared)
     predicted = {name: scores.double() >= chosen[ids] for name, (ids, scores, _) in scored.items()}
-    quality = [_metrics(scored[name][2], predicted[name]) for name in ("valid", "test")]
-    return Classification(thresholds, shared, *quality, *scored["test"], predicted["test"], names)
+    on_valid, on_test = (_metrics(scored[it][2], predicted[it]) for it in ("valid", "test"))
+    return Classification(
+        thresholds, shared, on_valid, on_test, *scored["test"], predicted["test"], names
+    )
 
 
 def _scored(

@@ -72,19 +72,13 @@ def top_facts(
         Triples that are left out, so that all facts are new.
     relations, heads, tails : int, sequence of int or Tensor, or names, optional
         Unique ids of a slice: the search is among triples of these only.
-    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: slices may use names, and facts show them.
     batch_size : int, optional
-        Queries (h, r) per batch. The default keeps a batch within 8 MiB; results do not depend on
-        the batch size.
+        Queries (h, r) per batch.
     max_memory : int or str, optional
-        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
-        takes it. Each pass over the file serves as many queries (h, r) as fit, so give a slice.
-    partial : path, optional
-        A folder that saves the facts so far. If the call is killed, the same call resumes from
-        there, with the same bits. A :class:`kgfast.BlockScorer` is refused.
-    progress : bool
-        Show a progress bar.
+        Memory for a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank` takes it. Each
+        pass over the file serves as many queries (h, r) as fit, so give a slice.
+    vocabulary, partial, progress : optional
+        As :func:`kgfast.topk` takes them.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 The sides of a triple are not independent, so a triple is drawn with all its sides (bootstrap of
 clusters). Intervals are percentiles (Efron and Tibshirani 1993, chapter 13). Draws depend on a seed
-alone. Memory is some 100 bytes per triple, however many samples are drawn.
+alone. Memory is some 200 bytes per triple, however many samples are drawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -121,7 +121,7 @@ def _metrics_of_draws(
     cells = ranks._cells(rank_type)
     columns = [ranks.num_candidates[:, column] for column in ranks.pooled_columns]
     shares = shares_of(cells, [*metrics, Metric("mr", torch.clone)])
-    by_chance = (sum(columns).cpu().double()[:, None] / len(columns) + 1) / 2
+    by_chance = (torch.stack(columns, 1).cpu().double().mean(1, keepdim=True) + 1) / 2
     # one tensor: small ones between large ones would keep the C library from giving memory back
     found = torch.empty(samples, len(metrics), dtype=torch.float64, device="cpu")
     first = 0

@@ -8,7 +8,6 @@ from torch import Tensor
 from kgfast.eval.answers import Metric, Neighbours
 from kgfast.eval.candidates import Allowed, checked_ids_of
 from kgfast.eval.driver import Call
-from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_names, check_rankable, evaluating
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
@@ -34,7 +33,6 @@ def neighbours(
     k: int = 10,
     *,
     metric: Metric = "cosine",
-    index: Index | None = None,
     vocabulary: VocabularyLike | None = None,
 ) -> Neighbours:
     """Find the ``k`` entities with rows closest to the rows of given entities, exactly.
@@ -55,9 +53,6 @@ def neighbours(
     metric : {"cosine", "dot", "l1", "l2"}
         Higher is closer: the cosine, the dot product, minus the sum of absolute differences, or
         minus the Euclidean distance. For cosines, rows are divided by their lengths in float64.
-    index : Index, optional
-        Index of this table and the score ``metric``, as ``Index(Candidates(model.entity),
-        score="l2")``, for a faster call. Cosines and tables in files have no index.
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the model's rows: ``ids`` may be names, and neighbours show names.
 
@@ -86,11 +81,6 @@ def neighbours(
             f"metric must be one of {', '.join(get_args(Metric))}; got {shown(metric)}"
         )
     check_rankable(model)
-    if index is not None and metric == "cosine":
-        raise ValueError(
-            'index: cosines take no index, since rows are divided by their lengths; metric="dot" '
-            "on a table of divided rows takes an index"
-        )
     names = names_of(vocabulary)
     check_names(names, model)
     asked = checked_ids_of("ids", ids, model.num_entities, names[0]).reshape(-1)
@@ -104,10 +94,8 @@ def neighbours(
     if metric == "cosine":
         unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)
         rows = _RowsAsModel(unit, "dot")
-    if index is not None:
-        check_index(index, None)
     search = _Search(rows, AskedQueries(asked, 0, None, None), Allowed(None, None), (None, None), k)
-    Call(rows, "", index=index).run(search)
+    Call(rows, "").run(search)
     scores, best = search.collected()
     search.results = []
     scores = scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32)

@@ -7,6 +7,7 @@ the format, the fingerprint of the call, the queries of a pass, the number of th
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ _FORMAT = "1"
 _END = "end"
 _FIELDS = ("format", "call", "per_pass", "number", "next_row")
 _OURS = re.compile(r"pass-\d+\.safetensors|" + re.escape(LOCK))
-_LEFT = re.compile(r"\.pass-\d+-\d+\.safetensors")  # files that a killed process left
+_LEFT = re.compile(r"pass-\d+\.safetensors\.tmp")  # files of killed calls
 
 
 class Partial:
@@ -38,7 +39,7 @@ class Partial:
         self.folder, self.number, self._call, self._one_file = folder, -1, call, one_file
         names = {path.name for path in folder.iterdir()}
         for name in filter(_LEFT.fullmatch, names):
-            (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / name, ignore_errors=True)
         others = [it for it in names if not _OURS.fullmatch(it) and not _LEFT.fullmatch(it)]
         passes = sorted(folder.glob("pass-*.safetensors"))
         if others and not passes:

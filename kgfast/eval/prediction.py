@@ -11,7 +11,7 @@ from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_rankable
 from kgfast.eval.searches import AboveSearch, AskedQueries, BestSearch, Search
-from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
+from kgfast.graph import IdsLike, KnownTriples, Names, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
 
@@ -104,8 +104,8 @@ def topk(
     allowed = Allowed(known, candidate_ids)
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
     arguments = asked, allowed, (dims, batch_size), k, pad
-    search, (scores, ids) = _searched(BestSearch, model, arguments, options)
-    return Predictions(scores, ids, *search.asked(ids.device), vocabulary=search.names)
+    found, queries, names = _searched(BestSearch, model, arguments, options)
+    return Predictions(*found, *queries, vocabulary=names)
 
 
 def above(
@@ -140,23 +140,10 @@ def above(
         no gamma, as in :func:`kgfast.topk`.
     heads, relations, tails : int, sequence of int or Tensor, or names
         As :func:`kgfast.topk` takes them.
-    known : KnownTriples, optional
-        Triples whose answers are left out, so that all answers are new.
-    candidate_ids, dims : optional
-        As :func:`kgfast.topk` takes them.
     max_results : int
         Maximal number of answers of all queries together.
-    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
-        The names of the model's rows: queries may use names, and answers show them.
-    batch_size : int, optional
-        Queries per batch; results do not depend on the batch size.
-    max_memory : int or str, optional
-        Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
-        takes it; the result comes on top.
-    index : Index, optional
-        The packed tables of the model, which speed up calls with few queries.
-    progress : bool
-        Show a progress bar.
+    known, candidate_ids, dims, vocabulary, batch_size, max_memory, index, progress : optional
+        As :func:`kgfast.topk` takes them.
 
     Returns
     -------
@@ -185,14 +172,14 @@ def above(
     allowed = Allowed(known, candidate_ids)
     options = {"max_memory": max_memory, "index": index, "progress": progress}
     arguments = asked, allowed, (dims, batch_size), threshold, max_results
-    search, found = _searched(AboveSearch, model, arguments, options)
-    return AnswersAbove(*found, *search.asked(found[0].device), vocabulary=search.names)
+    found, queries, names = _searched(AboveSearch, model, arguments, options)
+    return AnswersAbove(*found, *queries, vocabulary=names)
 
 
 def _searched(
     kind: type[Search], model: Any, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[Search, list[Tensor]]:
-    """Check a model and the arguments of a kind of search; search, and return the answers."""
+) -> tuple[Any, Any, Names | None]:
+    """Check the arguments of a kind of search, and search: answers, queries, and names if given."""
     with several(kind.name) as steps:
         check_rankable(model)
         if options["index"] is not None:
@@ -204,4 +191,6 @@ def _searched(
         search.results = []  # results know the search: memory would wait for the collector
         if call.steps is not None:  # results are made on the host
             found = [values.to(call.device) for values in found]
-        return search, found
+        home = found[0].device
+        queries = search.anchors.to(home), search.others.to(home), search.section.side
+        return found, queries, None if arguments[0].vocabulary is None else search.names

@@ -201,15 +201,14 @@ class Ranks:
 
         Parameters
         ----------
-        rank_type : {"optimistic", "realistic", "pessimistic"}
+        rank_type, hits
+            As :meth:`metrics` takes them.
         confidence : float
             The share of samples within an interval.
         samples : int
             Number of bootstrap samples.
         seed : int
             The same seed gives the same intervals.
-        hits : sequence of int
-            The k of each ``hits@k``.
 
         Returns
         -------
@@ -220,15 +219,6 @@ class Ranks:
         ------
         ValueError
             If ``confidence`` is not between 0 and 1, or ``samples`` is below 2.
-
-        Examples
-        --------
-        >>> counts = torch.tensor([[0], [2], [0], [9]])
-        >>> none, ten = torch.zeros_like(counts), torch.full_like(counts, 10)
-        >>> triples = torch.zeros(4, 3, dtype=torch.int64)
-        >>> ranks = Ranks(counts, none, ten, ("tail",), triples)
-        >>> print(ranks.intervals()["hits@10"])
-        1.0000 [1.0000, 1.0000]
         """
         from kgfast.eval.intervals import intervals_of
 
@@ -352,7 +342,9 @@ class Ranks:
 
     def table(self, *, hits: Sequence[int] = HITS) -> str:
         """Return the metrics of each side as text, which ``repr`` prints with default ``hits``."""
-        rows = {side: self.side(side).metrics(hits=hits) for side in self.sides}
+        rows: dict[str, dict[str, float]] = {
+            side: self.side(side).metrics(hits=hits) for side in self.sides
+        }
         if len(self.pooled_columns) > 1:
             rows["both"] = self.metrics(hits=hits)
         return f"{self._title()}\n{table_of(rows)}"

@@ -18,7 +18,7 @@ from kgfast.eval.candidates import (
 from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved
-from kgfast.eval.sources import CandidateSource, crops_of
+from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
@@ -28,6 +28,9 @@ from kgfast.ops.above import check_max_results, check_thresholds, thresholds_of,
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
+
+_NO_SCORE = torch.full((1, 1), -torch.inf, dtype=torch.float64, device=CPU)
+_NO_ID = torch.full((1, 1), -1, dtype=torch.int64, device=CPU)
 
 
 class AskedQueries(NamedTuple):
@@ -49,18 +52,20 @@ class Search(Job):
     def __init__(
         self, model: Any, asked: AskedQueries, allowed: Allowed, dims: int | None, batch_size: Any
     ) -> None:
-        self.model, self.known, self.names = model, allowed.known, names_of(asked.vocabulary)
-        check_known(self.known)
+        self.model, self.known, self.names = model, allowed.known, (None, None)
+        if self.known is not None:
+            check_known(self.known)
         if asked.vocabulary is not None:
+            self.names = names_of(asked.vocabulary)
             check_names(self.names, model)
         side, self.argument, self.anchors, self.others = _queries_of(model, asked, self.names)
-        count = len(self.anchors)
+        count = self.anchors.numel()
         self.batch_size = checked_batch_size(batch_size, model, count)
         candidates = None
         if allowed.candidate_ids is not None:
             every = allowed.candidate_ids, (side,), count, model, self.names
             candidates = candidates_of_sides(*every)[side]
-        crops = {None: None} if dims is None else crops_of(model, [dims])
+        crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
         self.sides, self.sections = (side,), [self.section]
         self.results: list[Any] = []
@@ -73,10 +78,6 @@ class Search(Job):
     @abstractmethod
     def collected(self) -> Sequence[Tensor]:
         """Return the results of all queries."""
-
-    def asked(self, device: torch.device) -> tuple[Tensor, Tensor, Side]:
-        """Return anchors, others and the predicted side, for a result."""
-        return self.anchors.to(device), self.others.to(device), self.section.side
 
     @property
     def facts(self) -> dict[str, str]:
@@ -103,14 +104,14 @@ class Search(Job):
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
         """Make all queries; in order of relations if each relation has candidates."""
-        rows = torch.arange(len(self.anchors), dtype=torch.int64, device=CPU)
+        rows = torch.arange(self.anchors.numel(), dtype=torch.int64, device=CPU)
         if isinstance(section.given, TypeConstraints):
             rows = self.others.cpu().argsort(stable=True)
         return (self.some(section, rows, home),)
 
     def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         anchors, others = self.anchors, self.others
-        if len(rows) < len(anchors) or isinstance(section.given, TypeConstraints):
+        if rows.numel() < anchors.numel() or isinstance(section.given, TypeConstraints):
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
@@ -135,9 +136,12 @@ class BestSoFar(SoFar):
     ) -> None:
         self.section, self.queries, self.source, self.k = section, queries, source, k
         self.dtype = torch.float32
-        shape = (0, k) if source.is_whole else (len(queries.rows), k)  # one block replaces these
-        self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=source.home)
-        self.ids = torch.full(shape, -1, dtype=torch.int64, device=source.home)
+        shape, home = (queries.rows.numel(), k), source.home
+        if source.is_whole:  # the answers of the one block replace these
+            self.scores, self.ids = _NO_SCORE.expand(shape), _NO_ID.expand(shape)
+        else:
+            self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=home)
+            self.ids = torch.full(shape, -1, dtype=torch.int64, device=home)
 
     @property
     def state(self) -> list[Tensor]:
@@ -222,7 +226,7 @@ class BestSearch(Search):
 
     def begin(self, source: CandidateSource) -> None:
         is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
-        has_bound = len(self.anchors) and not self.pad and is_shared
+        has_bound = self.anchors.numel() and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
 
     def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> BestSoFar:
@@ -237,10 +241,13 @@ class BestSearch(Search):
             ids = torch.cat([result.ids for result in results])
         if self._shares is not None or isinstance(self.section.given, TypeConstraints):
             scores, ids = (self._in_order(values) for values in (scores, ids))
-        if not self.pad and any(result.may_lack for result in results):
-            self._check_full(ids)
-        is_double = any(result.dtype == torch.float64 for result in results)
-        return scores.to(torch.float64 if is_double else torch.float32), ids
+        dtype = torch.float32
+        has_all = self.pad or (self.known is None and self.section.given is None)
+        for result in results:
+            if not (has_all and result.source.is_whole) and not self.pad and result.may_lack:
+                self._check_full(ids)
+            dtype = torch.float64 if result.dtype == torch.float64 else dtype
+        return scores.to(dtype), ids
 
     def _in_order(self, values: Tensor) -> Tensor:
         rows = torch.cat([result.queries.rows for result in self.results]).to(values.device)
@@ -392,24 +399,24 @@ def best_first(scores: Tensor, ids: Tensor) -> Tensor:
 
 def _queries_of(model: Any, asked: AskedQueries, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    columns = asked._asdict()
-    missing = [name for name in ("heads", "relations", "tails") if columns[name] is None]
-    if len(missing) != 1:
+    heads, relations, tails, _ = asked
+    if (heads is None) + (relations is None) + (tails is None) != 1:
         raise ValueError("two of heads, relations and tails must be given; the third is predicted")
-    side: Side = "head" if missing == ["heads"] else "tail"
-    name = "tails" if side == "head" else "heads"
-    anchors = checked_ids_of(name, columns[name], model.num_entities, names[0]).reshape(-1)
-    if missing == ["relations"]:
+    side: Side = "head" if heads is None else "tail"
+    name, values = ("tails", tails) if heads is None else ("heads", heads)
+    anchors = checked_ids_of(name, values, model.num_entities, names[0]).reshape(-1)
+    if relations is None:
         side, other = "relation", "tails"
-        others = checked_ids_of(other, asked.tails, model.num_entities, names[0])
+        others = checked_ids_of(other, tails, model.num_entities, names[0])
     else:
         other = "relations"
-        others = checked_ids_of(other, asked.relations, model.num_relations, names[1])
+        others = checked_ids_of(other, relations, model.num_relations, names[1])
     others = others.reshape(-1).to(anchors.device)
-    if len(anchors) != len(others):  # a single id goes with all others
-        if 1 not in (len(anchors), len(others)):
+    sizes = anchors.numel(), others.numel()
+    if sizes[0] != sizes[1]:  # a single id goes with all others
+        if 1 not in sizes:
             raise ValueError(
-                f"{name} and {other} must have one length; got {len(anchors)} and {len(others)}"
+                f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}"
             )
         anchors, others = torch.broadcast_tensors(anchors, others)
     return side, name, anchors, others

@@ -43,9 +43,10 @@ def as_integers(name: str, values: object) -> Tensor:
         raise TypeError(f"{name} must be integers, got {said}")
     if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
-    if min(array.strides, default=0) < 0:  # torch has no negative strides
+    array = array.astype(np.int64, copy=False)
+    if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch has neither
         array = array.copy()
-    return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
+    return torch.from_numpy(array)
 
 
 def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:

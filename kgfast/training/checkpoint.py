@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kgfast.text import shown
-from kgfast.whole_files import write_durably
+from kgfast.whole_files import write_whole
 
 VERSION = 1
 _KEY, _CHECKSUM, _UNKNOWN = "kgfast", "crc32", "0" * 8
@@ -69,7 +69,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping
     ({'x': tensor([1., 1.])}, {'step': 3})
     """
     header = {_KEY: json.dumps({"version": VERSION, "meta": meta})}
-    write_durably(Path(path), lambda fresh: write(fresh, tensors, header), "a checkpoint")
+    write_whole(path, lambda fresh: write(fresh, tensors, header), lasting=True)
 
 
 def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from kgfast.eval import metrics
 from kgfast.text import shown
-from kgfast.whole_files import clear_beside, write_whole
+from kgfast.whole_files import write_whole
 
 _FILE = "metrics.jsonl"
 _NUMBERS = ("step", "epoch", "time", "dim", "loss", "lr", *(it.name for it in metrics.METRICS))
@@ -39,7 +39,6 @@ class Logs:
                 warnings.warn(f"{where}: not a row of a log: left out", stacklevel=3)
             elif row["step"] <= (resume_step or 0):
                 kept.append(row)
-        clear_beside(path)
         lines = "".join(map(_line, kept))
         write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
         self._file = path.open("a", encoding="utf-8", newline="")

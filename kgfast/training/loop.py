@@ -147,7 +147,7 @@ class Run:
         self._bar = RunBar(self.steps, state.step, enabled=self._shows_progress)
         if not self.is_over():
             self._bar.say(self._heading())
-        with closing(self), Interrupts() as interrupts, self._opened_logs(), self._bar:
+        with closing(self), Interrupts() as interrupts, self._opened_logs():
             while not self.is_over():
                 self.make_step()
                 stops, seconds = placement.agreed(
@@ -157,8 +157,8 @@ class Run:
                 self._is_out_of_time = seconds >= 60 * (train.max_minutes or math.inf)
                 is_last = self.is_over()
                 keeps = _is_due(state.step, train.keep_every)
-                logs = is_last or keeps or _is_due(state.step, train.log_every)
-                self._bar.update(state.step, self._log_loss() if logs else None)
+                if is_last or keeps or _is_due(state.step, train.log_every):
+                    self._bar.update(state.step, self._log_loss())
                 is_due = _is_due(state.step, train.eval_every)
                 evaluates = is_last or is_due
                 if evaluates and len(self._dataset.valid):

@@ -28,7 +28,7 @@ from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Room, Stored, load, save
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
-from kgfast.whole_files import write_durably
+from kgfast.whole_files import write_whole
 
 
 class RunGraph:
@@ -239,7 +239,7 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write the config of the run."""
-        write_durably(self.config, config.to_yaml, "the config")
+        write_whole(self.config, config.to_yaml, lasting=True)
 
     def write_graph(self, graph: RunGraph) -> None:
         """Write the names and triples that the run began with."""
@@ -254,7 +254,7 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
         text = json.dumps(result, indent=2) + "\n"
-        write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
+        write_whole(self.result, lambda fresh: fresh.write_text(text), lasting=True)
 
     def read_result(self) -> dict[str, Any]:
         """Read the result of the run; a FileNotFoundError says that the run has not ended."""

@@ -6,7 +6,6 @@ import torch
 
 import kgfast
 from kgfast import RotatE, TransE, Vocabulary, classify
-from support.paths import DATA
 
 MODEL = TransE(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([[1.0], [2.0], [0.5]]))
 TRUE, FALSE = [(0, 0, 1), (1, 1, 2)], [(0, 0, 2), (1, 1, 3)]
@@ -74,15 +73,6 @@ def test_names_and_what_is_printed():
     ]
 
 
-def test_nothing_predicted_and_nothing_to_classify():
-    far = [(0, 0, 3)]
-    found = classify(MODEL, valid=(TRUE, FALSE), test=(far, []))
-    assert (found.test.precision, found.test.recall, found.test.f1) == (0.0, 0.0, 0.0)
-    empty = classify(MODEL, valid=(TRUE, FALSE), test=([], []))
-    assert empty.test.triples == 0
-    assert np.isnan(empty.test.accuracy)
-
-
 @pytest.mark.parametrize(
     ("valid", "error", "message"),
     [
@@ -101,17 +91,3 @@ def test_nothing_predicted_and_nothing_to_classify():
 def test_bad_input(valid, error, message):
     with pytest.raises(error, match=message):
         classify(MODEL, valid=valid, test=(TRUE, FALSE))
-
-
-def test_codex_m():
-    """The real hard negatives and types, where they are at hand."""
-    if not (DATA / "codex-m").exists():
-        pytest.skip(f"no codex-m at {DATA.name}/ beside the repository")
-    data = kgfast.datasets.load(DATA / "codex-m")
-    assert (data.num_entities, data.num_relations) == (17_050, 51)
-    valid, test = kgfast.datasets.load_negatives(DATA / "codex-m", data)
-    assert (len(data.valid), len(valid), len(data.test), len(test)) == (10310, 10310, 10311, 10311)
-    model = kgfast.DistMult.init(data.num_entities, data.num_relations, 8, seed=0)
-    found = classify(model, valid=(data.valid, valid), test=(data.test, test))
-    assert found.test.triples == 20_622
-    assert 0.5 < found.valid.accuracy < 1.0

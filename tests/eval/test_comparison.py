@@ -57,31 +57,11 @@ def test_a_model_against_itself_and_against_a_better_one():
     assert better["mr"].high < 0
 
 
-def test_a_triple_is_drawn_with_both_of_its_sides():
-    """Twice the same column says no more than once."""
-    a, b = ranks_of(A), ranks_of(B)
-    twice = [ranks_of(it[:, None].expand(-1, 2), ("head", "tail")) for it in (A, B)]
-    once, both = kgfast.compare(a, b, samples=200), kgfast.compare(*twice, samples=200)
-    assert {name: it.p_value for name, it in once.items()} == {
-        name: it.p_value for name, it in both.items()
-    }
-
-
 def test_the_seed_alone_decides(monkeypatch):
     first = kgfast.compare(ranks_of(A), ranks_of(B), samples=300)
     monkeypatch.setattr(comparison, "_SIGNS", 130)
     assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300) == first
     assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300, seed=1) != first
-
-
-def test_the_table():
-    found = kgfast.compare(ranks_of(A), ranks_of(B), samples=99, names=("TransE", "<RotatE>"))
-    lines = repr(found).splitlines()
-    assert lines[0].startswith("<RotatE> against TransE: of 60 ranks ")
-    assert "<RotatE> - TransE" in lines[1]
-    assert "95% interval" in lines[1]
-    assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[2:]] == list(found)
 
 
 OTHER = torch.arange(180).view(-1, 3).clone()
@@ -103,12 +83,3 @@ OTHER[7] = torch.tensor([1, 2, 3])
 def test_what_cannot_be_compared(b, message):
     with pytest.raises(ValueError, match=message):
         kgfast.compare(ranks_of(A), b)
-
-
-def test_other_errors():
-    with pytest.raises(ValueError, match="no triples to compare"):
-        kgfast.compare(ranks_of(A[:0]), ranks_of(A[:0]))
-    with pytest.raises(TypeError, match="b must be Ranks; got dict"):
-        kgfast.compare(ranks_of(A), {})
-    with pytest.raises(ValueError, match="confidence must lie"):
-        kgfast.compare(ranks_of(A), ranks_of(A), confidence=2)

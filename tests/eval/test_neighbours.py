@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import kgfast
-from kgfast import Candidates, Index, Neighbours, Vocabulary, neighbours
+from kgfast import Vocabulary, neighbours
 from kgfast.tables.protocol import TensorTable
 from kgfast.tables.views import UnitRows
 from support import oracles
@@ -80,15 +79,6 @@ def test_only_the_entity_itself_is_left_out():
         assert found.scores[:, :2].tolist() == [[pytest.approx(best)] * 2] * 2
 
 
-def test_golden_scores():
-    rows = torch.tensor([[3.0, 4.0], [6.0, 8.0], [-4.0, 3.0]])
-    want = {"cosine": [1, 0], "dot": [50, 0], "l1": [-7, -8], "l2": [-5, -(50**0.5)]}
-    for metric, scores in want.items():
-        found = neighbours(of(rows), 0, 2, metric=metric)
-        assert found.ids.tolist() == [[1, 2]]
-        assert found.scores[0].tolist() == pytest.approx(scores)
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 130])
 @pytest.mark.parametrize("scale", [1e-310, 1e-200, 1.0, 1e200])
 def test_unit_rows_are_unit_rows(width, scale):
@@ -104,52 +94,6 @@ def test_unit_rows_are_unit_rows(width, scale):
     assert torch.equal(wide.block(1, 2), wide.block(0, 3)[1:2])
 
 
-class Own:
-    """A model without an attribute ``entity``."""
-
-    score, num_entities, num_relations, dim = "l1", 9, 1, 2
-
-    def __init__(self):
-        self.embedding = nn.Embedding(9, 2)
-
-    def queries(self, anchors, relations, side):
-        raise AssertionError("no queries of the model are asked for")
-
-    def candidates(self, side):
-        return self.embedding.weight
-
-
-def test_rows_are_those_of_the_entity_table():
-    """Not halves of them, as CP's candidates are, nor what biases add to scores."""
-    own = Own()
-    rows = own.embedding.weight.detach()
-    assert_nearest(neighbours(own, [3], 4, metric="l2"), rows, [3], "l2")
-    for model in (
-        kgfast.CP.init(9, 2, 3, seed=0),
-        kgfast.Reciprocal(kgfast.CP.init(9, 2, 3, seed=0)),
-        kgfast.ConvE.init(9, 2, 16, embedding_height=4, seed=0),
-        kgfast.RSCF(kgfast.TransE.init(9, 2, 4, seed=0)),
-        kgfast.MED(kgfast.RotatE.init(9, 2, 4, seed=0), [2, 4]),
-    ):
-        entity = getattr(model, "model", model).entity.detach()
-        assert_nearest(neighbours(model, [3, 0], 4, metric="dot"), entity, [3, 0], "dot")
-
-
-def test_an_index_of_the_table_and_the_metric_serves():
-    rows, ids = rows_with_twins(300, 6), torch.arange(5)
-    model = of(rows)
-    for metric in ("dot", "l1", "l2"):
-        index = Index(Candidates(model.entity), score=metric)
-        found = neighbours(model, ids, 7, metric=metric, index=index)
-        assert_nearest(found, rows, ids, metric)
-    by_model = Index(model)  # the score l1
-    assert_nearest(neighbours(model, ids, 7, metric="l1", index=by_model), rows, ids, "l1")
-    with pytest.raises(ValueError, match="index: it is of the score 'l1'"):
-        neighbours(model, ids, metric="dot", index=by_model)
-    with pytest.raises(ValueError, match="index: cosines take no index"):
-        neighbours(model, ids, index=by_model)
-
-
 def test_names_are_taken_and_shown():
     names = Vocabulary(["ann", "bob", "eve"]).labelled({"eve": "Eva"}), ["knows"]
     found = neighbours(of(torch.tensor([[1.0, 0], [0, 1], [3, 4]])), ["bob"], 2, vocabulary=names)
@@ -161,20 +105,6 @@ def test_names_are_taken_and_shown():
     assert columns["neighbour_label"] == ["Eva", None]
     assert columns["rank"] == [1, 2]
     assert found.named(None)[:1].to("cpu").columns()["neighbour"] == [2, 0]
-
-
-def test_tables_of_neighbours():
-    pytest.importorskip("pandas")
-    found = neighbours(of(rows_with_twins(9, 3)), [4, 2], 3)
-    frame = found.to_frame()
-    assert list(frame.columns) == ["entity", "neighbour", "rank", "score"]
-    assert frame.index.tolist() == [0, 0, 0, 1, 1, 1]
-
-
-def test_no_ids_have_no_neighbours():
-    found = neighbours(of(rows_with_twins(9, 3)), [], 3)
-    assert isinstance(found, Neighbours)
-    assert found.ids.shape == found.scores.shape == (0, 3)
 
 
 BAD = rows_with_twins(9, 3)
@@ -196,8 +126,6 @@ ZERO, NAN = (BAD.index_fill(0, torch.tensor([5]), value) for value in (0.0, torc
         (BAD, {"ids": 1, "k": 0}, ValueError, "k must be at least 1"),
         (BAD, {"ids": 1, "metric": "euclid"}, ValueError, "metric must be one of .* 'euclid'"),
         (BAD, {"ids": "ann", "vocabulary": (["ann"], None)}, ValueError, "1 names of entities"),
-        (BAD, {"ids": 1, "index": 3}, ValueError, "index: cosines"),
-        (BAD, {"ids": 1, "index": 3, "metric": "dot"}, TypeError, "index must be a kgfast.Index"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(rows, asked, error, message):
@@ -205,17 +133,7 @@ def test_what_does_not_fit_is_refused(rows, asked, error, message):
         neighbours(of(rows), **{"k": 2, **asked})
 
 
-def test_models_without_a_table_are_refused(tmp_path):
+def test_models_without_a_table_are_refused():
     scorer = kgfast.BlockScorer(lambda *asked: torch.zeros(1), 9, 1)
     with pytest.raises(TypeError, match="model must have a table of entities"):
         neighbours(scorer, 1, 2)
-    np.save(tmp_path / "entity.npy", BAD.numpy())
-    model = of(kgfast.tables.open(tmp_path / "entity.npy"))
-    index = Index(Candidates(BAD), score="dot")
-    with pytest.raises(ValueError, match="index: the entities of this model are read from files"):
-        neighbours(model, 1, 2, metric="dot", index=index)
-
-
-def test_a_zero_row_has_neighbours_by_other_metrics():
-    for metric in ("dot", "l1", "l2"):
-        assert_nearest(neighbours(of(ZERO), [5, 1], 4, metric=metric), ZERO, [5, 1], metric)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import kgfast
 from kgfast import KnownTriples, Predictions, RotatE, TransE, Vocabulary, rank, topk
-from kgfast.datasets import synthetic
 from support.engines import examples
 from support.ranked_models import MODELS, line, random_triples
 
@@ -99,14 +98,6 @@ def test_too_few_candidates_name_the_query():
     assert len(top.to_frame()) == 3
 
 
-def test_no_queries():
-    top = topk(line(), heads=[], relations=0, k=2)
-    assert len(top) == 0
-    assert top.ids.shape == (0, 2)
-    assert repr(top) == "Predictions of 0 tail queries, k = 2"
-    assert list(top.to_frame().columns) == ["head", "relation", "tail", "rank", "score"]
-
-
 def test_nan_embeddings_are_an_error_that_names_the_query_or_the_row():
     model = RotatE.init(20, 2, 4, seed=0).requires_grad_(False)
     model.relation[1, 2] = float("nan")
@@ -136,13 +127,6 @@ def test_names():
     assert repr(heads).splitlines() == ["Predictions of 1 head query, k = 1", "(?, 0, dan)  dan 0"]
 
 
-def test_repr_is_short():
-    text = repr(topk(line(), heads=[0] * 9, relations=0, k=6))
-    assert text.count("\n") == 6
-    assert text.endswith("...")
-    assert "0 0, 1 -1, 2 -1, 4 -1, 3 -2, ..." in text
-
-
 def test_to_frame():
     pytest.importorskip("pandas")
     top = topk(line(), tails=[3, 5], relations=0, k=2)
@@ -155,25 +139,6 @@ def test_to_frame():
     assert frame["score"].tolist() == [0.0, -1.0, 0.0, -7.0]
     assert top.to_frame()["head"].tolist() == [3, 1, 5, 3]
     assert top.named((PEOPLE, None)).to_frame()["head"].tolist() == ["dan", "bob", "fay", "dan"]
-
-
-def test_a_zero_has_no_sign_in_columns():
-    model = kgfast.TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
-    best = topk(model, heads=[0], relations=0, k=1)
-    assert str(best.scores.item()) == "-0.0"  # the canonical score, minus a distance of 0
-    reached = kgfast.above(model, 0.0, heads=[0], relations=0)
-    facts = kgfast.top_facts(model, k=1)
-    for found in (best, reached, facts):
-        assert str(found.columns()["score"].tolist()) == "[0.0]"
-
-
-def test_a_dataset_is_a_vocabulary():
-    graph = synthetic(200, 6, 500, 50, 50)
-    entity, phase = graph.planted(8)
-    model = RotatE(entity, phase, relation_format="phase")
-    top = topk(model, heads=graph.test.head_ids, relations=graph.test.relation_ids, k=3)
-    assert top.named(graph)[0][0][0].startswith("entity_")
-    assert top.to_frame(graph.test)["relation"].iloc[0] in graph.relations
 
 
 def test_indexing_and_moving():
@@ -252,9 +217,3 @@ def test_a_size_of_batches_is_an_integer_of_any_size():
         with pytest.raises(TypeError, match=f"^batch_size must be an int; got {value!r}"):
             kgfast.rank(model, [(0, 0, 1)], batch_size=value)
     assert len(kgfast.rank(model, [(0, 0, 1)], batch_size=2**70).triples) == 1
-
-
-def test_triples_and_ids_must_be_dense():
-    model = kgfast.TransE(torch.zeros(7, 2), torch.zeros(1, 2))
-    with pytest.raises(TypeError, match=r"^triples must be dense"):
-        kgfast.rank(model, torch.ones(2, 3).long().to_sparse())

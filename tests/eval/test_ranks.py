@@ -47,14 +47,6 @@ def test_rank_types():
         ranks.hits(0)
 
 
-def test_sides():
-    ranks = ranks_of([0, 4, 1, 9], sides=("head", "tail"))
-    assert ranks.side("head").greater.tolist() == [[0], [1]]
-    assert ranks.side("tail").mr == 7.5
-    with pytest.raises(ValueError, match="side must be one of head, tail"):
-        ranks.side("relation")
-
-
 def test_memory_goes_when_ranks_go():
     """Without the collector of cycles."""
     ranks = ranks_of([0, 1, 4, 9])
@@ -103,34 +95,11 @@ def test_by_frequency():
     assert groups["1-9"].mr == pytest.approx(ranked().mr)
 
 
-def test_by_frequency_of_unseen_entities():
-    model = TransE(torch.arange(5.0)[:, None], torch.zeros(1, 1))
-    ranks = rank(model, [(0, 0, 1), (0, 0, 4)], known=KnownTriples([(0, 0, 1)]), sides=("tail",))
-    groups = ranks.by("frequency")
-    assert {name: len(it) for name, it in groups.items()} == {"0": 1, "1-9": 1}
-
-
 def test_groups_that_cannot_be():
     with pytest.raises(ValueError, match="grouping must be one of"):
         ranked().by("entity")
     with pytest.raises(ValueError, match="needs the known triples"):
         ranks_of([0]).by("cardinality")
-
-
-def test_frame():
-    frame = ranked().to_frame()
-    assert len(frame) == 6
-    assert frame["head"].tolist()[:2] == ["a", "a"]
-    assert frame["side"].tolist() == ["head", "tail"] * 3
-    assert frame["optimistic"].tolist() == ranked().optimistic.flatten().tolist()
-    assert frame["raw_realistic"].tolist() == ranked().raw.realistic.flatten().tolist()
-
-
-def test_repr_is_a_table():
-    text = repr(ranked())
-    assert text.startswith("Ranks of 3 triples, filtered, realistic\n")
-    assert [line.split()[0] for line in text.splitlines()[2:]] == ["head", "tail", "both"]
-    assert "Ranks of 3 triples, raw" in repr(ranked().raw)
 
 
 def test_every_front_takes_any_hits():

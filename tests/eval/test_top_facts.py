@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import BlockScorer, Facts, KnownTriples, Reciprocal, Vocabulary, top_facts
+from kgfast import BlockScorer, Facts, KnownTriples, Vocabulary, top_facts
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
@@ -105,29 +105,6 @@ class Biased:
         return kgfast.Candidates(self.table, self.bias)
 
 
-def test_fewer_facts_than_asked_for():
-    model = MODELS["transe"](N, R, 4, 0)
-    known = KnownTriples([(0, 0, t) for t in range(N - 2)])
-    facts = top_facts(model, k=100, known=known, heads=0, relations=[0])
-    assert_best(facts, model, 100, known=known, heads=[0], relations=[0])
-    assert len(facts) == 2
-    assert len(top_facts(model, heads=[])) == len(top_facts(model, tails=[])) == 0
-    assert len(top_facts(model, k=10**6)) == N * R * N
-
-
-def test_scores_that_float32_cannot_tell_apart_are_in_order():
-    entity = torch.tensor([[1.0], [1.0 + 2.0**-23], [1.0 + 2.0**-22]])
-    relation = torch.tensor([[1.0 + 2.0**-12]])
-    model = kgfast.DistMult(entity, relation)
-    triples = torch.cartesian_prod(torch.arange(3), torch.arange(1), torch.arange(3))
-    queries = model.queries(triples[:, 0], triples[:, 1], "tail")
-    exact = (queries.double() * entity[triples[:, 2]].double()).flatten()
-    order = exact.argsort(stable=True, descending=True)
-    facts = top_facts(model, k=9)
-    assert torch.equal(facts.triples, triples[order])
-    assert len(facts.scores.unique()) < len(exact.unique())
-
-
 def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
     """A dot product whose norms differ: most queries are skipped, none that matters."""
     asked = []
@@ -174,16 +151,6 @@ def test_the_first_threshold_may_be_of_queries_that_are_rounded_otherwise(wobble
     assert torch.allclose(found.scores.double(), scores[:7] * (1 + wobble * R), rtol=1e-6)
 
 
-def test_inverse_relations_and_functions():
-    plain = MODELS["complex"](N, 2 * R, 4, 0)
-    model = Reciprocal(plain, "appended")
-    assert_best(top_facts(model, k=20), model, 20)
-    scorer = Reciprocal(as_blocks(plain, block=6), "appended")
-    facts = top_facts(scorer, k=20)
-    assert facts.scores.dtype == torch.float64
-    assert_best(facts, model, 20)
-
-
 def test_scores_that_are_nan_are_no_facts():
     def half(anchors, relations, side, candidate_ids):
         scores = candidate_ids.float().repeat(len(anchors), 1)
@@ -220,17 +187,10 @@ def test_names_and_tables():
 BAD = {
     "model": (lambda: top_facts(object()), TypeError, "model must have"),
     "k": (lambda: top_facts(line(), k=0), ValueError, "k must be at least 1"),
-    "k type": (lambda: top_facts(line(), k=2.0), TypeError, "k must be an int"),
     "known": (lambda: top_facts(line(), known=[(0, 0, 1)]), TypeError, "KnownTriples"),
     "heads": (lambda: top_facts(line(), heads=[0, 6]), ValueError, r"heads\[1\] must be in 0 .. 5"),
     "tails": (lambda: top_facts(line(), tails=[1, 1]), ValueError, r"tails\[1\] must not repeat"),
-    "relations": (
-        lambda: top_facts(line(), relations=3),
-        ValueError,
-        "relations must be in 0 .. 0",
-    ),
     "names": (lambda: top_facts(line(), heads=["ann"]), TypeError, "names need vocabulary="),
-    "batch": (lambda: top_facts(line(), batch_size=0), ValueError, "batch_size"),
 }
 
 

@@ -203,7 +203,7 @@ except OSError as error:
         """A limit on the size of files stands for a full disk: the same write fails."""
         path = tmp_path / "a.safetensors"
         printed = printed_by(self.SCRIPT, arguments=[path])
-        assert "cannot write a checkpoint: File too large; the old file is intact" in printed
+        assert "cannot write: File too large; the old file is intact" in printed
         assert str(path) in printed
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]

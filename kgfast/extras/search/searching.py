@@ -21,7 +21,7 @@ from kgfast.locks import locked
 from kgfast.text import escaped, shown
 from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset
 from kgfast.training.config import IGNORED, assigned, may_change
-from kgfast.whole_files import write_durably
+from kgfast.whole_files import write_whole
 
 _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
 _OUTCOME, _SECONDS = "outcome", "seconds"  # notes of kgfast on a trial
@@ -305,7 +305,7 @@ class _Searching(Callback):
                 self._run(trial.number).drop_states()
         if best is not None:
             config = self._space.config_of(self._space.draw(best))
-            write_durably(self._path / "best.yaml", config.to_yaml, "the best config")
+            write_whole(self._path / "best.yaml", config.to_yaml, lasting=True)
 
     def _say(self, line: str) -> None:
         if self._progress:
@@ -336,7 +336,7 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         ]
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")
-    write_durably(path / "config.yaml", config.to_yaml, "the config")
+    write_whole(path / "config.yaml", config.to_yaml, lasting=True)
     rung = section.first_rung or max(1, _length_of(config)[1] // section.reduction**2)
     study = _study_in(file)
     study.pruner = optuna.pruners.SuccessiveHalvingPruner(rung, section.reduction)
