@@ -12,9 +12,7 @@ from kgfast.eval.preparation import check_names, check_rankable, evaluating
 from kgfast.eval.queries import Queries
 from kgfast.eval.rows import entity_table
 from kgfast.eval.searches import AskedQueries, BestSearch
-from kgfast.eval.sources import CandidateSource
 from kgfast.graph import IdsLike, VocabularyLike, names_of
-from kgfast.kernels.operands import Known
 from kgfast.models import Candidates, RankableModel
 from kgfast.models.base import Side, candidates_at
 from kgfast.models.relations import is_in_blocks
@@ -94,7 +92,9 @@ def neighbours(
     if metric == "cosine":
         unit = UnitRows(TensorTable(table.resolve_neg()) if isinstance(table, Tensor) else table)
         rows = _RowsAsModel(unit, "dot")
-    search = _Search(rows, AskedQueries(asked, 0, None, None), Allowed(None, None), (None, None), k)
+    search = _Search(
+        rows, AskedQueries(asked, 0, None, None), Allowed(None, None, "anchor"), (None, None), k
+    )
     Call(rows, "").run(search)
     scores, best = search.collected()
     search.results = []
@@ -126,11 +126,6 @@ class _Search(BestSearch):
     """Prediction that finds neighbours."""
 
     name = "neighbours"
-
-    def known_of(self, queries: Queries, source: CandidateSource) -> Known:
-        """Return the entity of each query, which is no neighbour of itself."""
-        count, device = len(queries), queries.anchors.device
-        return Known(torch.arange(count + 1, dtype=torch.int64, device=device), queries.anchors)
 
     def words(self, queries: Queries, place: int) -> str:
         row = int(queries.rows[place])

@@ -8,6 +8,7 @@ from torch import Tensor
 from kgfast.eval.answers import AnswersAbove, Predictions
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.driver import Call, several
+from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.preparation import check_rankable
 from kgfast.eval.searches import AboveSearch, AskedQueries, BestSearch, Search
@@ -24,6 +25,7 @@ def topk(
     relations: IdsLike | None = None,
     k: int,
     known: KnownTriples | None = None,
+    exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     pad: bool = False,
@@ -51,6 +53,10 @@ def topk(
         Number of answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that all predictions are new.
+    exclude : sequence of int or names, (indptr, ids), or "anchor", optional
+        More ids that are no answers: for all queries, or, as CSR ``[B + 1]`` and ``[nnz]``, for
+        each query; ``"anchor"`` is the entity of each query. Ids may repeat, and need not be
+        candidates.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
         Unique ids or names of entities, or of relations if relations are predicted: the only
         candidates. Only these are scored. Candidates of each query or relation are given as
@@ -101,7 +107,7 @@ def topk(
     (1, 0, ?)  1 -1, 2 -1
     """
     asked = AskedQueries(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids)
+    allowed = Allowed(known, candidate_ids, exclude)
     options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
     arguments = asked, allowed, (dims, batch_size), k, pad
     found, queries, names = _searched(BestSearch, model, arguments, options)
@@ -116,6 +122,7 @@ def above(
     tails: IdsLike | None = None,
     relations: IdsLike | None = None,
     known: KnownTriples | None = None,
+    exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
     max_results: int = MAX_RESULTS,
@@ -142,7 +149,7 @@ def above(
         As :func:`kgfast.topk` takes them.
     max_results : int
         Maximal number of answers of all queries together.
-    known, candidate_ids, dims, vocabulary, batch_size, max_memory, index, progress : optional
+    known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, index, progress
         As :func:`kgfast.topk` takes them.
 
     Returns
@@ -169,7 +176,7 @@ def above(
     (1, 0, ?)  1 -1, 2 -1
     """
     asked = AskedQueries(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids)
+    allowed = Allowed(known, candidate_ids, exclude)
     options = {"max_memory": max_memory, "index": index, "progress": progress}
     arguments = asked, allowed, (dims, batch_size), threshold, max_results
     found, queries, names = _searched(AboveSearch, model, arguments, options)

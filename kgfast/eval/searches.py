@@ -15,6 +15,7 @@ from kgfast.eval.candidates import (
     checked_ids_of,
     digest_of,
 )
+from kgfast.eval.excluded import Excluded
 from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved
@@ -22,7 +23,7 @@ from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
-from kgfast.kernels.operands import Above
+from kgfast.kernels.operands import Above, Known
 from kgfast.models.base import Side
 from kgfast.ops.above import check_max_results, check_thresholds, thresholds_of, too_many
 from kgfast.ops.differentiable import full_precision
@@ -61,7 +62,9 @@ class Search(Job):
         side, self.argument, self.anchors, self.others = _queries_of(model, asked, self.names)
         count = self.anchors.numel()
         self.batch_size = checked_batch_size(batch_size, model, count)
-        candidates = None
+        candidates = self.excluded = None
+        if allowed.exclude is not None:
+            self.excluded = Excluded.of(allowed.exclude, side, self.anchors, model, self.names)
         if allowed.candidate_ids is not None:
             every = allowed.candidate_ids, (side,), count, model, self.names
             candidates = candidates_of_sides(*every)[side]
@@ -87,6 +90,7 @@ class Search(Job):
             "queries": f"{len(self.anchors):,} {digest(section.side, self.anchors, self.others)}",
             "candidate_ids": digest_of(section.given),
             "the crop": str(section.crops),
+            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
         }
 
     def query_in_words(self, row: int) -> str:
@@ -116,6 +120,12 @@ class Search(Job):
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
         return Queries(section.side, rows, anchors, others, self.words)
+
+    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
+        known = super().known_of(queries, source)
+        if self.excluded is None:
+            return known
+        return self.excluded.joined(known, queries.rows, source.home)
 
     def put(self, result: SoFar) -> None:
         self.results.append(result)
@@ -242,7 +252,7 @@ class BestSearch(Search):
         if self._shares is not None or isinstance(self.section.given, TypeConstraints):
             scores, ids = (self._in_order(values) for values in (scores, ids))
         dtype = torch.float32
-        has_all = self.pad or (self.known is None and self.section.given is None)
+        has_all = self.known is None and self.section.given is None and self.excluded is None
         for result in results:
             if not (has_all and result.source.is_whole) and not self.pad and result.may_lack:
                 self._check_full(ids)

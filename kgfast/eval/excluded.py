@@ -1,0 +1,72 @@
+"""Ids that are no answers to queries: the argument ``exclude`` of topk() and above()."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kgfast.eval.candidates import checked_ids_of
+from kgfast.graph import IdsLike, Names, as_integers
+from kgfast.kernels.operands import Known
+from kgfast.models.base import Side
+from kgfast.text import shown
+
+ExcludedIds = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Ids that queries leave out, on the host, as CSR; for all queries without ``indptr``."""
+
+    ids: Tensor
+    indptr: Tensor | None = None
+
+    @classmethod
+    def of(cls, value: Any, side: Side, anchors: Tensor, model: Any, names: Names) -> "Excluded":
+        """Check the argument ``exclude`` of queries of a side with these anchors ``[B]``."""
+        if isinstance(value, str):
+            if value != "anchor" or side == "relation":
+                raise ValueError(
+                    'exclude must be ids, a pair (indptr, ids), or "anchor" where entities are '
+                    f"predicted; got {shown(value)}"
+                )
+            every = torch.arange(len(anchors) + 1, dtype=torch.int64, device="cpu")
+            return cls(anchors.cpu(), every)
+        is_relation = side == "relation"
+        rows = model.num_relations if is_relation else model.num_entities, names[is_relation]
+        kinds = Tensor | np.ndarray
+        if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], kinds)):
+            return cls(checked_ids_of("exclude", value, *rows).reshape(-1).cpu())
+        indptr = as_integers("exclude: indptr", value[0]).cpu()
+        ids = checked_ids_of("exclude: ids", value[1], *rows).reshape(-1).cpu()
+        is_csr = indptr.shape == (len(anchors) + 1,) and not bool((indptr.diff() < 0).any())
+        if not is_csr or (int(indptr[0]), int(indptr[-1])) != (0, len(ids)):
+            raise ValueError(
+                f"exclude: indptr must have shape [{len(anchors) + 1}], and rise from 0 to the "
+                f"number of ids, {len(ids)}; got shape {list(indptr.shape)}"
+            )
+        return cls(ids, indptr)
+
+    def joined(self, known: Known | None, rows: Tensor, home: torch.device) -> Known:
+        """Return known answers and excluded ids of the queries in ``rows``, on a device."""
+        if self.indptr is None:
+            counts, ids = torch.full_like(rows, len(self.ids)), self.ids.repeat(len(rows))
+        else:
+            starts, ends = self.indptr[rows], self.indptr[rows + 1]
+            spans = zip(starts.tolist(), ends.tolist(), strict=True)
+            counts = ends - starts
+            ids = torch.cat([self.ids[:0], *(self.ids[start:end] for start, end in spans)])
+        counts, ids = counts.to(home), ids.to(home)
+        indptr = pad(counts.cumsum(0), (1, 0))
+        if known is None:
+            return Known(indptr, ids)
+        owners = [
+            torch.repeat_interleave(sizes, output_size=len(values))
+            for sizes, values in ((known.indptr.diff(), known.indices), (counts, ids))
+        ]
+        order = torch.cat(owners).argsort(stable=True)
+        return Known(known.indptr + indptr, torch.cat([known.indices, ids])[order])

@@ -1,0 +1,79 @@
+"""exclude= of topk() and above(): the answers of the whole order, of which ids are crossed out."""
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import BlockScorer, KnownTriples, TransE, topk
+from support.ranked_models import MODELS, line, random_triples
+
+N, R, K = 40, 3, 5
+TRIPLES = random_triples(17, N, R)
+KNOWN = KnownTriples(TRIPLES, random_triples(90, N, R, 1))
+
+
+def asked(side):
+    heads, relations, tails = TRIPLES.T
+    return {"relations": relations} | ({"heads": heads} if side == "tail" else {"tails": tails})
+
+
+def forms(side):
+    """Yield forms of ``exclude``, and the ids that each query then leaves out."""
+    lists = [torch.arange(row % 5) * 7 for row in range(len(TRIPLES))]
+    lists[2] = torch.arange(N)  # everything
+    indptr = torch.tensor([0, *map(len, lists)]).cumsum(0)
+    anchors = TRIPLES[:, 0 if side == "tail" else 2].tolist()
+    yield [3, 17, 3], [{3, 17}] * len(TRIPLES)
+    yield (indptr, torch.cat(lists)), [set(ids.tolist()) for ids in lists]
+    yield (indptr.numpy(), torch.cat(lists).numpy()), [set(ids.tolist()) for ids in lists]
+    yield "anchor", [{anchor} for anchor in anchors]
+
+
+def as_function(model):
+    def function(anchors, others, side, ids):
+        given = {"heads" if side == "tail" else "tails": anchors}
+        top = topk(model, **given, relations=others, k=N)
+        return top.scores.gather(1, top.ids.argsort())[:, ids]
+
+    return BlockScorer(function, N, R, block=7)
+
+
+@pytest.mark.parametrize("side", ["tail", "head"])
+@pytest.mark.parametrize("name", ["rotate", "distmult", "function"])
+@pytest.mark.parametrize("known", [None, KNOWN])
+def test_ids_are_crossed_out(backend, name, side, known):
+    model = MODELS[name.replace("function", "transe")](N, R, 6, 0)
+    model = as_function(model) if name == "function" else model
+    whole = topk(model, **asked(side), k=N, known=known, pad=True)
+    lowest = float(whole.scores[whole.ids >= 0].min())
+    for given, left_out in forms(side):
+        found = topk(model, **asked(side), k=K, known=known, exclude=given, pad=True)
+        reached = kgfast.above(model, lowest, **asked(side), known=known, exclude=given)
+        for row, out in enumerate(left_out):
+            best = [pair for pair in whole[row] if pair[0] not in out]
+            assert found[row] == best[:K]
+            assert reached[row] == sorted(best)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("head", r"exclude must be ids, a pair .* got 'head'"),
+        ([6], r"exclude\[0\] must be in 0 .. 5; got 6"),
+        ((torch.tensor([0, 2]), torch.tensor([1])), "indptr must .* number of ids, 1"),
+        ((torch.tensor([0]), torch.tensor([1])), r"indptr must have shape \[2\]"),
+    ],
+)
+def test_bad_input_is_named(value, message):
+    with pytest.raises(ValueError, match=message):
+        topk(line(), heads=[0], relations=0, k=1, exclude=value)
+
+
+def test_names_relations_and_too_few_answers():
+    model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0], [2.0]]))
+    names = (["ann", "bob", "cat"], ["near", "far"])
+    found = topk(model, heads="ann", relations="near", k=1, exclude=["bob"], vocabulary=names)
+    assert found[0] == [("ann", -1.0)]
+    assert topk(model, heads=0, tails=1, k=1, exclude=[0]).ids.tolist() == [[1]]
+    with pytest.raises(ValueError, match=r"heads\[0\] = 0 with relation 0 has 2, k is 3"):
+        topk(model, heads=0, relations=0, k=3, exclude="anchor")
