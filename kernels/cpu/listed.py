@@ -1,6 +1,6 @@
 """Candidates that each query lists, on the CPU: gathered in place, canonical if open.
 
-A float32 pass with a proven bound decides most pairs (engine/listed.h). Canonical scores decide the
+A float32 pass with a proven bound decides most pairs (host/listed.cpp). Canonical scores decide the
 rest, and all pairs of rscf scores and of float64 operands. Memory: some bytes per pair for 2,048
 pairs, or for one query's list for the best k, on each thread.
 """

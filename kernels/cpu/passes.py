@@ -18,7 +18,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 class LossPass(IntEnum):
-    """Walks over scores, by their names in csrc/host/losses.h."""
+    """Walks over scores, by their names in csrc/host/training.h."""
 
     SOFTPLUS_SUMS = 0
     SIGMOID_SLOPES = 1

@@ -1,7 +1,7 @@
 """Ranks on the CPU: sweeps with proven error bounds, then canonical scores for open pairs.
 
 A float32 sweep serves all operands; the int8 tier goes first if the machine has it (tiers.py). Cost
-model: engine/sweep.h (per element of the widest crop), engine/int8_words.h, engine/canonical.h (per
+model: engine/sweep.h (per element of the widest crop), engine/int8_sweep.h, engine/canonical.h (per
 undecided pair). Memory: at most 24 MiB of panels over all threads and 12
 MiB of packed queries; each tier packs queries again and has at most 1 MiB of panels per thread.
 """

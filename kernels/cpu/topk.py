@@ -4,8 +4,7 @@ A pair survives unless the float32 sweep proves that k others are better; canoni
 survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
 ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
 per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
-threads. If k is about as large as the table, or too large for the memory of survivors, all pairs
-get canonical scores, with some 16 k bytes per thread.
+threads, or 32 k bytes for each of up to eight queries of one thread, where that is more.
 """
 
 import torch

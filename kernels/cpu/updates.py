@@ -1,6 +1,6 @@
 """Steps of optimizers on rows of a table, on the CPU: read, update and write in one pass.
 
-Cost model: host/row_adam.h, host/adagrad.h. Bits do not depend on threads. Bits of Adam do not
+Cost model: host/training.h. Bits do not depend on threads. Bits of Adam do not
 depend on the instruction set, and bits of Adagrad are equal to torch's fused Adagrad.
 """
 

@@ -207,21 +207,3 @@ def test_the_first_error_of_a_worker_needs_no_memory(tmp_path):
         env=os.environ | {"LD_PRELOAD": str(library)},
     )
     assert finish(process, timeout=240) == "1 7 19999\n"
-
-
-@pytest.mark.slow
-@needs_linux
-def test_the_pool_shrinks_when_fewer_threads_are_asked_for():
-    process = run_script(
-        """
-        def threads_with(count):
-            torch.set_num_threads(count)
-            assert greater() == 7
-            return len(os.listdir("/proc/self/task"))
-
-        alone = threads_with(1)
-        print([threads_with(count) - alone for count in (5, 2, 2, 6, 1, 3)])
-        """,
-        PRELUDE,
-    )
-    assert finish(process) == "[4, 1, 1, 5, 0, 2]\n"

@@ -2,14 +2,11 @@
 #include "bind/casts.h"
 #include "bind/unlocked.h"
 #include "host/above.h"
-#include "host/adagrad.h"
-#include "host/listed.h"
-#include "host/losses.h"
 #include "host/panels.h"
 #include "host/rank.h"
-#include "host/row_adam.h"
 #include "host/scores.h"
 #include "host/topk.h"
+#include "host/training.h"
 #include "scores/trig.h"
 
 namespace kgfast {
@@ -31,7 +28,7 @@ const Isa& isa_named(const std::string& name) {
 template <class Body>
 auto compute(const Machine& machine, Body body) {
   const Isa& isa = isa_named(machine.isa);
-  Unlocked unlocked(machine.threads);
+  Unlocked unlocked;
   const unsigned served = machine.tiers & (find_tiers(isa) | static_cast<unsigned>(Tier::forced));
   return body(Execution{isa, machine.threads, served, unlocked.interrupted()});
 }
@@ -291,7 +288,7 @@ void bind_training(py::module_& module) {
                              gradients,   count,        width,         first_share,
                              second_share, step_size,   root_scale,    eps,
                              weight_decay};
-        const Unlocked unlocked(threads);
+        const Unlocked unlocked;
         row_adam(job, threads);
       },
       "threads"_a, "table"_a, "first_moment"_a, "second_moment"_a, "ids"_a, "gradients"_a,

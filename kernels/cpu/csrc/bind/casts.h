@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "host/backward.h"
-#include "host/machine.h"
+#include "host/execution.h"
 
 namespace kgfast {
 

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "host/fpmode.h"
-#include "host/pool.h"
 
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -59,11 +58,10 @@ void take_python_lock(PyThreadState* state) {
 #endif
 }
 
-// Scope in which the calling thread is without Python's lock and computes in IEEE arithmetic, and
-// the pool has no more workers than `threads` need.
+// Scope in which the calling thread is without Python's lock and computes in IEEE arithmetic.
 class Unlocked {
  public:
-  explicit Unlocked(int threads) : state_(PyEval_SaveThread()) { Pool::trim(threads); }
+  Unlocked() : state_(PyEval_SaveThread()) {}
   ~Unlocked() { take_python_lock(state_); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;

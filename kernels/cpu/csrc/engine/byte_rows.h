@@ -1,8 +1,7 @@
 // Distances of bytes: a panel of 64 candidates against a few queries, from memory.
 //
 // Cost model: for 64 bytes of candidates l1 takes 2 instructions of AVX-512 beside a load, l2 9,
-// and rotate 22 for its two planes (AVX2: twice, NEON: four times as many). 64 bytes come from the
-// third-level cache in 5 cycles, from memory in 12.
+// and rotate 22 for its two planes (AVX2: twice as many); 64 bytes come from memory in 12 cycles.
 #pragma once
 #include <cmath>
 #include <cstring>

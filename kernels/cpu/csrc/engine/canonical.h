@@ -1,8 +1,7 @@
 // Canonical scores: the definition of a rank. IEEE float64, features in order from 0.0, every
 // operation rounded on its own (this extension is compiled with -ffp-contract=off), bias last.
 //
-// Cost model: terms are elementwise, so the compiler vectorises them (a double square root each
-// for rotate, the limit, and some forty operations for rscf_rotate); the sums are sequential by
+// Cost model: terms are elementwise, so the compiler vectorises them; the sums are sequential by
 // definition, so kPairBlock pairs interleave.
 #pragma once
 #include <cstring>
@@ -72,8 +71,8 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
   });
 }
 
-// Returns distances; NaN where a distance is so small that kTiny or flushed squares changed it. Adds
-// to `spoiled` the lanes of such distances, and of distances that overflowed.
+// Returns distances; NaN where a distance is so small that kTiny or flushed squares changed it.
+// Adds to `spoiled` the lanes of such distances, and of distances that overflowed.
 inline V nan_if_tiny(V distance, int64_t features, uint32_t* spoiled) {
   const V beyond = Simd::sub(distance, Simd::set1(static_cast<float>(features) * 0x1p-45f));
   const V most = Simd::set1(FLT_MAX);

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "engine/indexed_rows.h"
-#include "engine/load_rows.h"
 #include "host/backward.h"
 #include "host/fpmode.h"
+#include "host/store.h"
 #include "scores/precise.h"
 
 namespace kgfast {

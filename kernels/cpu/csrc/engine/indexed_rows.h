@@ -1,11 +1,7 @@
 // Indexed scores: rows are read in place, with features in lanes.
 //
 // Cost model: memory. A pair reads one row, 4 KiB of random access at 512 complex features, for as
-// few instructions as pairwise_sweep.h and pairwise_backward.h count: 8 GB/s a core, where the
-// arithmetic alone could take 80. Fetching the rows that come next changed nothing (measured).
-//
-// The rscf scores have no panels here, and serve pools in blocks too: kTile queries share kRows
-// rows, and the 24 instructions of a pair hide the pair's reads.
+// few instructions as pairwise_sweep.h and pairwise_backward.h count.
 //
 // Order: a lane's sums of 64 terms at most go to a second level; a tree adds the lanes. A crop's
 // score has the bits of that crop alone: numbers of a vector beyond the crop's end count as 0.
@@ -14,15 +10,15 @@
 #include <cstring>
 
 #include "engine/canonical.h"
-#include "engine/load_rows.h"
 #include "host/fpmode.h"
 #include "host/scores.h"
+#include "host/store.h"
 #include "scores/precise.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int kRows = 4, kTile = Simd::W == 16 ? 4 : 2;
+constexpr int kRows = 4;
 constexpr int64_t kRun = 128;  // features converted at a time
 
 // Returns the features of a padded plane: whole runs, and a cache line more, so that planes of 2^n
@@ -105,68 +101,56 @@ inline void load_query(const View& view, int64_t row, int64_t features, float si
   for (int64_t i = 0; i < Score::query_planes * padded; ++i) out[i] *= sign;
 }
 
-// Short sums of A queries and kRows rows, a vector each.
-template <class Score, int A>
+// Short sums of a query and kRows rows, a vector each.
+template <class Score>
 struct PairSums {
-  V at[A][kRows];
+  V at[kRows];
 
-  void clear() {
-    for (auto& row : at)
-      for (V& sum : row) sum = Simd::zero();
-  }
+  void clear() { std::fill_n(at, kRows, Simd::zero()); }
   void add(const PairSums& other) {
-    for (int a = 0; a < A; ++a)
-      for (int r = 0; r < kRows; ++r) at[a][r] = Simd::add(at[a][r], other.at[a][r]);
+    for (int r = 0; r < kRows; ++r) at[r] = Simd::add(at[r], other.at[r]);
   }
-  // Adds whole vectors [i, stop) of the reader's run; `query` is at that run of the first query.
+  // Adds whole vectors [i, stop) of the reader's run; `query` is at that run.
   template <bool Near, class Reader>
   bool add_vectors(const float* query, int64_t padded, const Reader& rows, int64_t i,
                    int64_t stop) {
-    V worst = Simd::zero(), sums[A][kRows];
-    std::copy(&at[0][0], &at[0][0] + A * kRows, &sums[0][0]);
+    V worst = Simd::zero(), sums[kRows], q[Score::query_planes], c[Score::row_planes];
+    std::copy(at, at + kRows, sums);
     for (; i < stop; i += Simd::W) {
-#pragma GCC unroll 4
-      for (int a = 0; a < A; ++a) {
-        V q[Score::query_planes], c[Score::row_planes];
 #pragma GCC unroll 5
-        for (int p = 0; p < Score::query_planes; ++p)
-          q[p] = Simd::load(query + (a * Score::query_planes + p) * padded + i);
+      for (int p = 0; p < Score::query_planes; ++p) q[p] = Simd::load(query + p * padded + i);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3
-          for (int p = 0; p < Score::row_planes; ++p) c[p] = Simd::load(rows.at[r][p] + i);
-          sums[a][r] = add_term<Score, Near>(sums[a][r], q, c, &worst);
-        }
+        for (int p = 0; p < Score::row_planes; ++p) c[p] = Simd::load(rows.at[r][p] + i);
+        sums[r] = add_term<Score, Near>(sums[r], q, c, &worst);
       }
     }
-    std::copy(&sums[0][0], &sums[0][0] + A * kRows, &at[0][0]);
+    std::copy(sums, sums + kRows, at);
     return all_near(worst);
   }
   // Adds the first `part` < W features of a vector.
   template <class Reader>
   void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t part) {
     V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
-    for (int a = 0; a < A; ++a) {
-      for (int p = 0; p < Score::query_planes; ++p)
-        q[p] = load_part(query + (a * Score::query_planes + p) * padded + i, part);
-      for (int r = 0; r < kRows; ++r) {
-        for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, part);
-        at[a][r] = add_term<Score, false>(at[a][r], q, c, &unused);
-      }
+    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_part(query + p * padded + i, part);
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, part);
+      at[r] = add_term<Score, false>(at[r], q, c, &unused);
     }
   }
 };
 
 // Adds as if all phases were near, and again if one is not; `near` keeps the guess for later.
-template <class Score, int A, class Reader>
-inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padded,
+template <class Score, class Reader>
+inline void add_whole(PairSums<Score>& sums, const float* query, int64_t padded,
                       const Reader& rows, int64_t i, int64_t stop, bool& near) {
   if (!Score::has_phase) {
     sums.template add_vectors<true>(query, padded, rows, i, stop);
     return;
   }
   if (near) {
-    const PairSums<Score, A> before = sums;
+    const PairSums<Score> before = sums;
     near = sums.template add_vectors<true>(query, padded, rows, i, stop);
     if (near) return;
     sums = before;
@@ -174,32 +158,29 @@ inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padd
   sums.template add_vectors<false>(query, padded, rows, i, stop);
 }
 
-// Writes the scores of A queries with kRows rows, of which `valid` exist, where a crop ends.
-// Returns 0 unless scores need mend_scores.
-template <class Score, int A>
-inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score, A>& sums,
-                              int64_t features, const int64_t* ids, int valid, float* out) {
+// Writes the scores of kRows rows, of which `valid` exist, where a crop ends. Returns 0 unless
+// scores need mend_scores.
+template <class Score>
+inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums, int64_t features,
+                              const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
   uint32_t spoiled = 0;
-  for (int a = 0; a < A; ++a, out += job.per_query) {
-    for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[a][r]);
-    V distance = Score::finish(Simd::load(distances));
-    if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
-    Simd::store(distances, distance);
-    for (int r = 0; r < valid; ++r)
-      out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
-  }
+  for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[r]);
+  V distance = Score::finish(Simd::load(distances));
+  if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
+  Simd::store(distances, distance);
+  for (int r = 0; r < valid; ++r) out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
   return spoiled & ((1u << kRows) - 1);
 }
 
-// Scores kRows rows, whose ids are `ids`, with A queries. `out`: place of the first query's scores
-// in crop slot 0. Returns 0 unless scores need mend_scores.
-template <class Score, int A, class Reader>
+// Scores kRows rows, whose ids are `ids`. `out`: their place in crop slot 0. Returns 0 unless
+// scores need mend_scores.
+template <class Score, class Reader>
 uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
-                int valid, float* out) {
+                    int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t matrix = job.query.count * job.per_query;
-  PairSums<Score, A> totals, sums;
+  PairSums<Score> totals, sums;
   totals.clear();
   sums.clear();
   bool near = true;
@@ -214,7 +195,7 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
       add_whole(sums, query + run, padded, rows, i, whole, near);
       i = whole;
       if (end > count) break;
-      PairSums<Score, A> ended = sums;
+      PairSums<Score> ended = sums;
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
       spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
@@ -228,77 +209,47 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
   return spoiled;
 }
 
-// Calls mend_scores for a query's places [first, last).
-inline void mend_places(const ScoresJob& job, int64_t row, int64_t first, int64_t last) {
-  const int64_t start = row * job.per_query + first;
-  mend_scores(job, job.crops, job.bias, row, job.index ? job.index + start : nullptr, first,
-              last - first, job.query.count * job.per_query, job.out + start);
+inline void row_squares(const Rows& rows, const int64_t* ids, int64_t count, int64_t features,
+                        float* out) {
+  alignas(64) float run[kRun];
+  for (int64_t k = 0; k < count; ++k) {
+    V sums[2] = {Simd::zero(), Simd::zero()};
+    for (int64_t feature = 0; feature < features; feature += kRun) {
+      const int64_t width = std::min(kRun, features - feature);
+      const float* from = is_direct(rows) ? floats_at(rows, ids[k], 0, feature) : run;
+      if (from == run) load_plane(rows, ids[k], 0, feature, width, run);
+      for (int64_t i = 0; i < width; i += Simd::W) {
+        const V x = i + Simd::W <= width ? Simd::load(from + i) : load_part(from + i, width - i);
+        V& sum = sums[i / Simd::W % 2];
+        sum = Simd::fma(x, x, sum);
+      }
+    }
+    out[k] = sum_lanes(Simd::add(sums[0], sums[1]));
+  }
 }
 
+// Scores a query with its places [first, last).
 template <class Score>
 void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
-  const int64_t* index = job.index + row * job.per_query;
+  const int64_t* index = job.index ? job.index + row * job.per_query : nullptr;
   uint32_t spoiled = 0;
   for (int64_t k = first; k < last; k += kRows) {
     int64_t ids[kRows];
-    for (int r = 0; r < kRows; ++r) ids[r] = index[std::min(k + r, last - 1)];
-    RowReader<Score, Score::row_planes> rows(job.rows, ids);
-    spoiled |= score_rows<Score, 1>(job, scratch, rows, ids,
-                                    static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                                    job.out + row * job.per_query + k);
-  }
-  if (spoiled) mend_places(job, row, first, last);
-}
-
-// Returns the floats of a tile of queries and, unless rows are plain float32, of their copies.
-template <class Score>
-inline int64_t block_scratch(const ScoresJob& job, int64_t rows) {
-  const int64_t padded = padded_features(job.num_features);
-  const int64_t copied = is_direct(job.rows) ? 0 : rows * Score::row_planes * padded;
-  return kTile * query_floats<Score>(job.num_features) + copied;
-}
-
-template <class Score, int A>
-void score_tile(const ScoresJob& job, int64_t row, const Rows& rows, int64_t begins, int64_t first,
-                int64_t last, float* queries) {
-  for (int a = 0; a < A; ++a)
-    load_query<Score>(job.query, row + a, job.num_features, Score::query_sign,
-                      queries + a * query_floats<Score>(job.num_features));
-  uint32_t spoiled = 0;
-  for (int64_t k = first; k < last; k += kRows) {
-    int64_t ids[kRows], places[kRows];
     for (int r = 0; r < kRows; ++r) {
-      ids[r] = std::min(k + r, last - 1);
-      places[r] = ids[r] - begins;
+      const int64_t place = std::min(k + r, last - 1);
+      ids[r] = index ? index[place] : place;
     }
-    RowReader<Score, Score::row_planes> reader(rows, places);
-    spoiled |= score_rows<Score, A>(job, queries, reader, ids,
-                                    static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                                    job.out + row * job.per_query + k);
+    RowReader<Score, Score::row_planes> rows(job.rows, ids);
+    spoiled |= score_rows<Score>(job, scratch, rows, ids,
+                                 static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                                 job.out + row * job.per_query + k);
   }
-  for (int a = 0; spoiled && a < A; ++a) mend_places(job, row + a, first, last);
-}
-
-template <class Score>
-void score_block(const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
-                 float* scratch) {
-  constexpr int R = Score::row_planes;
-  const FloatMode mode(FloatMode::kFlush);
-  const int64_t padded = padded_features(job.num_features);
-  float* copied = scratch + kTile * query_floats<Score>(job.num_features);
-  Rows rows = job.rows;
-  int64_t begins = 0;
-  if (!is_direct(rows)) {
-    for (int64_t k = first; k < last; ++k)
-      load_row(job.rows, R, k, job.num_features, copied + (k - first) * R * padded);
-    rows = float_rows(copied, R, padded);
-    begins = first;
-  }
-  for (; row + kTile <= end; row += kTile)
-    score_tile<Score, kTile>(job, row, rows, begins, first, last, scratch);
-  for (; row < end; ++row) score_tile<Score, 1>(job, row, rows, begins, first, last, scratch);
+  if (!spoiled) return;
+  const int64_t start = row * job.per_query + first;
+  mend_scores(job, job.crops, job.bias, row, index ? index + first : nullptr, first, last - first,
+              job.query.count * job.per_query, job.out + start);
 }
 
 }  // namespace

@@ -120,8 +120,8 @@ inline float squares_of(const float* row, int64_t features, float factor) {
   return sum_of(Simd::add(squares[0], squares[1]));
 }
 
-// Returns a scale that keeps a row's whole numbers and their length within limits. Squares are of the
-// numbers themselves, unless the sum of these says that a number was too large or too small.
+// Returns a scale that keeps a row's whole numbers and their length within limits. Squares are of
+// the numbers themselves, unless the sum of these says that a number was too large or too small.
 inline float scale_of(const float* row, int64_t features) {
   const bool is_limited = std::sqrt(static_cast<float>(features)) * kMostWhole > kMostLength;
   V most = Simd::set1(kLeastSize), squares[2] = {Simd::zero(), Simd::zero()};
@@ -189,12 +189,6 @@ inline Int8Norms norms_of(const Int8Sums& sums, int64_t features) {
   return norms;
 }
 
-constexpr int64_t kAhead = 4;  // rows that are fetched before they are read
-
-inline void fetch(const float* row, int64_t features) {
-  for (int64_t k = 0; k < features; k += 16) __builtin_prefetch(row + k);
-}
-
 // Returns a row of a view as floats: in place, or converted into `out`.
 inline const float* row_floats(const View& view, int64_t row, int64_t features, float* out) {
   if (view.dtype == DType::f32 && view.step == 1) return run_at<float>(view, row, 0, 0);
@@ -244,8 +238,6 @@ inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, fl
     Int8Sums sums;
     for (int64_t i = 0; i < kInt8Column; ++i) {  // the last candidate fills up the panel
       const int64_t id = candidate_of(job, first + std::min(column + i, valid - 1));
-      const int64_t next = candidate_of(job, first + std::min(column + i + kAhead, valid - 1));
-      if (is_direct(job.rows)) fetch(run_at<float>(job.rows.view, next, 0, 0), features);
       pack(row_floats(job.rows.view, id, features, floats), static_cast<int>(i), &sums);
     }
     finish(column);
@@ -336,7 +328,8 @@ void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Qu
     constexpr float up = 1.0f + 0x1p-20f;
     for (int64_t i = 0; i < count; ++i) {
       const float rounding = norms.size[i] * relative + norms.rounding[i];
-      queries[first + i] = {sums.scale[i], sums.inverse[i], norms.size[i] * up, rounding * up, 0, 0};
+      queries[first + i] = {sums.scale[i],  sums.inverse[i], norms.size[i] * up,
+                            rounding * up,  0.0f,            0.0f};
     }
   }
 }

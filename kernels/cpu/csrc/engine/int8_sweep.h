@@ -1,6 +1,6 @@
 // Sums of products of words: a panel of 64 candidates against tiles of 16 queries. A consumer
-// (int8_consumers.h) takes the sums of a run of queries and a column of 16 candidates at a time, with
-// the bound on their errors.
+// (int8_consumers.h) takes the sums of a run of queries and a column of 16 candidates at a time,
+// with the bound on their errors.
 //
 // A row is scaled so that its length is below 46290: no sum of products overflows 32 bits, and one
 // product of words is all that the bound needs. Panels that are packed for a call hold words in the
@@ -12,8 +12,7 @@
 // are multiplied together lie together: a tile of 16 and a column would fill a first-level cache.
 //
 // Cost model, per 16 pairs and 2 features: 1 instruction of AVX512-VNNI, 4 of AVX2, where float32
-// takes 2 and 4 (of which AVX2's additions use other ports than its products). Sums that are stored,
-// compared and counted take about 12 instructions for 16 pairs more.
+// takes 2 and 4; and 12 instructions for sums of 16 pairs.
 //
 // Few queries wait for the memory: from panels of an index they read the high bytes first, a
 // quarter of float32, then the low bytes of columns that the high bytes leave open.
@@ -63,28 +62,6 @@ inline V int8_errors(float slope, V error, float base) {
 
 // Features of a row in whole steps of four; the rest of its last block is zero.
 inline int64_t swept_features(int64_t features) { return (features + 3) / 4 * 4; }
-
-// Prefetches the rows of a panel that is packed soon, a part in each of so many steps.
-class RowsAhead {
- public:
-  RowsAhead(const SweepJob& job, int64_t panel, int64_t steps) : job_(job) {
-    constexpr int64_t most = 1024;  // features: 64 rows are a quarter of a second-level cache
-    if (panel < 0 || !is_direct(job.rows) || job.num_features > most) return;
-    next_ = panel * kInt8Candidates;
-    end_ = std::min(next_ + kInt8Candidates, job.num_candidates);
-    rows_ = ((end_ - next_) + steps - 1) / steps;
-  }
-  void step() {
-    for (int64_t i = 0; i < rows_ && next_ < end_; ++i, ++next_) {
-      const float* row = run_at<float>(job_.rows.view, candidate_of(job_, next_), 0, 0);
-      for (int64_t k = 0; k < job_.num_features; k += 16) __builtin_prefetch(row + k, 0, 2);
-    }
-  }
-
- private:
-  const SweepJob& job_;
-  int64_t next_ = 0, end_ = 0, rows_ = 0;
-};
 
 // Sums of a run of queries and a column, [queries][16].
 struct WholeSums {
@@ -193,15 +170,13 @@ inline void all_byte_products(const int8_t* column, const int16_t* queries, int6
 // of words.
 template <class Take>
 inline void sweep_words(const Int8Job& job, const PanelFacts& panel, const char* packed,
-                        int64_t next, Take take) {
+                        Take take) {
   constexpr int Q = Bytes::queries, C = Bytes::columns;
   const int64_t features = job.sweep->num_features, padded = int8_padded(features);
   const int64_t queries = job.sweep->num_queries;
   const FloatMode mode(FloatMode::kIeee);
   const auto* facts = reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * padded);
   alignas(64) int32_t sums[C * kSums];
-  const int64_t tiles = (queries + kInt8Queries - 1) / kInt8Queries;
-  RowsAhead ahead(*job.sweep, next, kInt8Candidates / kInt8Column / C * tiles);
   for (int64_t first = 0; first < panel.valid; first += C * kInt8Column) {
     const auto* rows = reinterpret_cast<const int16_t*>(packed) + first * padded;
     Int8Facts columns[C];
@@ -210,7 +185,6 @@ inline void sweep_words(const Int8Job& job, const PanelFacts& panel, const char*
     for (int64_t position = 0; position < queries; position += kInt8Queries) {
       const int64_t count = std::min(kInt8Queries, queries - position);
       const auto* tile = reinterpret_cast<const int16_t*>(job.tiles) + position * padded;
-      ahead.step();
       for (int64_t i = 0; i < count; i += Q)
         word_products<Q, C>(rows, tile + word_query(i, padded), features, sums + i * kInt8Column);
       for (int64_t i = 0; i < C; ++i)
@@ -256,12 +230,15 @@ inline void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Pa
 template <class Decide, class Take>
 inline void sweep_int8(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
                        BytesPause& pause, Decide decide, Take take) {
-  if (!place.next) return sweep_words(job, panel, place.packed, place.ahead, take);
-  if (job.sweep->num_queries <= kInt8Queries && !pause.left)
-    return sweep_high(job, panel, place, pause, decide, take);
-  if (pause.left) --pause.left;
-  join_bytes(place.packed, int8_padded(job.sweep->num_features), place.room);
-  sweep_words(job, panel, place.room, -1, take);
+  const char* packed = place.packed;
+  if (place.next) {
+    if (job.sweep->num_queries <= kInt8Queries && !pause.left)
+      return sweep_high(job, panel, place, pause, decide, take);
+    if (pause.left) --pause.left;
+    join_bytes(place.packed, int8_padded(job.sweep->num_features), place.room);
+    packed = place.room;
+  }
+  sweep_words(job, panel, packed, take);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Compiled with -mavx2 -mfma and -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
-// the machine before it reads the table.
+// Compiled with -mavx2 -mfma and -mf16c where the target is x86-64, empty elsewhere; machine.cpp
+// probes the machine before it reads the table.
 #include "host/job.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

@@ -1,5 +1,5 @@
-// The int8 tier of machines with AVX512-VNNI, compiled with -mavx512vnni where the target is x86-64,
-// empty elsewhere; machine.cpp probes the machine before it reads the table.
+// The int8 tier of machines with AVX512-VNNI, compiled with -mavx512vnni where the target is
+// x86-64, empty elsewhere; machine.cpp probes the machine before it reads the table.
 #include "host/int8.h"
 
 #if defined(__AVX512VNNI__)

@@ -1,17 +1,15 @@
 // One instruction set's kernels behind plain function pointers, with one entry more than ranking
 // needs: the sweep's own values, for the test of the bound.
 #pragma once
-#include "engine/adagrad.h"
 #include "engine/counting.h"
 #include "engine/indexed_backward.h"
 #include "engine/indexed_rows.h"
-#include "engine/listed.h"
-#include "engine/loss_row.h"
 #include "engine/pairwise_backward.h"
 #include "engine/pairwise_sweep.h"
 #include "engine/product_scores.h"
 #include "engine/sweep.h"
 #include "engine/topk_sweep.h"
+#include "engine/training_rows.h"
 #include "scores/precise.h"
 
 namespace kgfast {
@@ -37,10 +35,11 @@ struct Recording {
 };
 
 constexpr ScoresKernels kScoresKernels = {
-    [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
-      with_precise(job.sweep.score, [&](auto score) {
+    [](const PanelJob& job, int64_t panel, Worker& worker) {
+      with_precise(job.score, [&](auto score) {
         using Score = decltype(score);
-        if constexpr (serves_panels<Score>()) score_panel<Score>(job, panel, first, last, worker);
+        if constexpr (!Score::is_rscf && is_monotone<Score>)  // rscf: `indexed`; dot: product.h
+          sweep_panel<Writing<Score>>(job, panel, worker);
       });
     },
     [](ScoreId id, int64_t features) {
@@ -52,18 +51,7 @@ constexpr ScoresKernels kScoresKernels = {
         score_query<decltype(score)>(job, row, first, last, scratch);
       });
     },
-    [](const ScoresJob& job, int64_t rows) {
-      return with_precise(
-          job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
-    },
-    [](const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
-       float* scratch) {
-      with_precise(job.score, [&](auto score) {
-        using Score = decltype(score);
-        if constexpr (Score::is_rscf)  // other scores have panels
-          score_block<Score>(job, row, end, first, last, scratch);
-      });
-    },
+    row_squares,
 };
 
 constexpr BackwardKernels kBackwardKernels = {
@@ -109,21 +97,10 @@ constexpr TopkKernels kTopkKernels = {[](const TopkJob& job, int64_t panel, Topk
   });
 }};
 
-constexpr ListKernels kListKernels = {[](const SweepJob& job, int64_t query, const int64_t* ids,
-                                       int64_t count, float* scratch, float* distances,
-                                       float* squares) {
-  with_score(job.score, [&](auto score) {
-    using Score = decltype(score);
-    if constexpr (!Score::is_rscf)
-      list_distances<Listed<Score>>(job, query, ids, count, scratch, distances, squares);
-  });
-}};
-
 constexpr ProductKernels kProductKernels = {
     product_shape,        block_floats,     pack_others, product_part, add_product_stripes,
     product_scores_shape, pack_query_strip, score_rows};
-constexpr LossKernels kLossKernels = {run_loss_row};
-constexpr AdagradKernels kAdagradKernels = {adagrad_part};
+constexpr TrainingKernels kTrainingKernels = {run_loss_row, adagrad_part};
 
 constexpr Isa make_isa(const char* name, const ByteTier* bytes, const Int8Tier* int8) {
   return {name,
@@ -153,10 +130,8 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes, const Int8Tier* 
           &kScoresKernels,
           &kBackwardKernels,
           &kProductKernels,
-          &kLossKernels,
-          &kAdagradKernels,
+          &kTrainingKernels,
           &kTopkKernels,
-          &kListKernels,
           bytes,
           int8};
 }

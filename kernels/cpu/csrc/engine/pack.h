@@ -3,12 +3,13 @@
 // Cost model: a panel of float32 rows is one pass of W x W transposes in registers, about two
 // cycles a number where the table comes from memory; other dtypes and strides are converted first.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "engine/load_rows.h"
 #include "host/fpmode.h"
 #include "host/job.h"
+#include "host/store.h"
 #include "scores/common.h"
 
 namespace kgfast {
@@ -42,27 +43,11 @@ inline bool has_nonfinite(const float* values, int64_t count) {  // count: a mul
   return Simd::less(Simd::sub(Simd::zero(), Simd::set1(1.0f)), all) != (1u << Simd::W) - 1;
 }
 
-inline bool row_has_nonfinite(const View& view, int64_t row, int planes, int64_t features) {
-  float run[kPackBlock];
-  for (int plane = 0; plane < planes; ++plane)
-    for (int64_t k = 0; k < features; k += kPackBlock) {
-      const int64_t left = features - k;
-      if (load_floats(view, row, plane, k, left < kPackBlock ? left : kPackBlock, run)) return true;
-    }
-  return false;
-}
-
 // Notes the lowest row of a panel that holds a number that is not finite.
 inline void find_nonfinite(const SweepJob& job, int64_t first, int valid, Worker& worker) {
-  for (int lane = 0; lane < valid; ++lane) {
-    const int64_t row = candidate_of(job, first + lane);
-    if (row < worker.bad_candidate &&
-        row_has_nonfinite(job.rows.view, row, job.rows.planes, job.num_features))
-      worker.bad_candidate = row;
-    if (job.facts.has_factor && row < worker.bad_factor &&
-        row_has_nonfinite(job.rows.factor, row, 1, job.num_features))
-      worker.bad_factor = row;
-  }
+  for (int lane = 0; lane < valid; ++lane)
+    check_candidate(job, candidate_of(job, first + lane), &worker.bad_candidate,
+                    &worker.bad_factor);
 }
 
 // Transposes `width` features of W rows into one column of vectors of the panel.
@@ -93,14 +78,14 @@ inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, 
   for (int64_t k = count; k < stride; ++k) worker.panel_angles[k] = 0.0f;
 }
 
-// Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
-// time so that few streams are read at once. Lanes past the last candidate repeat it. `facts` is a
-// constant of the caller, so that the compiler makes fixed strides.
+// Writes one panel as [feature][plane][lane], W rows at a time so that few streams are read at
+// once. Lanes past the last candidate repeat it. `facts` is a constant of the caller, so that the
+// compiler makes fixed strides.
 __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts& facts,
-                                          int64_t first, int valid, int64_t feature,
-                                          int64_t count, Worker& worker) {
+                                          int64_t first, int valid, Worker& worker) {
   constexpr int W = Simd::W;
   const int L = facts.lanes, P = facts.planes, row_planes = P - facts.has_factor;
+  const int64_t count = job.num_features;
   const bool direct = is_direct(job.rows);
   alignas(64) float converted[W * kPackBlock];
   const float* rows[W];
@@ -114,7 +99,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
       const int from = plane < row_planes ? plane : 0;
       float* out = worker.room + plane * L + lane;
       if (direct) {
-        for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, feature);
+        for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, 0);
         transpose_rows(rows, count, P * L, out);
         continue;
       }
@@ -122,7 +107,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
         const int64_t width = count - k < kPackBlock ? count - k : kPackBlock;
         for (int i = 0; i < W; ++i) {
           rows[i] = converted + i * kPackBlock;
-          bad |= load_floats(view, ids[i], from, feature + k, width, converted + i * kPackBlock);
+          bad |= load_floats(view, ids[i], from, k, width, converted + i * kPackBlock);
         }
         transpose_rows(rows, width, P * L, out + k * P * L);
       }
@@ -162,16 +147,17 @@ inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_
     for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);
 }
 
-// Packs all queries; the last tile repeats its last query. With phases, angles of tiles follow.
-inline void pack_queries(const SweepJob& job, float* out) {
+// Packs some tiles of queries; the last tile repeats its last query.
+inline void pack_queries(const SweepJob& job, int64_t first_tile, int64_t last_tile, float* out) {
   const int64_t Q = job.facts.tile_queries, P = job.facts.query_planes;
   const bool has_phase = job.facts.has_phase;
   const FloatMode mode(FloatMode::kIeee);
   float run[kMaxPlanes][kPackBlock];
   const int64_t tiles = (job.num_queries + Q - 1) / Q, last = job.num_queries - 1;
   float* angles = out + tiles * job.num_features * P * Q;
-  for (int64_t i = 0; has_phase && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
-  for (int64_t position = 0; position < tiles * Q; ++position) {
+  for (int64_t i = first_tile; has_phase && i < last_tile; ++i)
+    std::fill_n(angles + i * job.angle_stride, job.angle_stride, 0.0f);
+  for (int64_t position = first_tile * Q; position < last_tile * Q; ++position) {
     const int64_t row = job.query_ids[position < last ? position : last];
     float* to = out + position / Q * job.num_features * P * Q + position % Q;
     for (int64_t k = 0; k < job.num_features; k += kPackBlock) {

@@ -2,12 +2,11 @@
 // pair's query and candidate.
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 2 sub, 2 fma, rsqrt14 (3 operations) and
-// its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, 8.1 measured, and
-// 10 with all other work; l2 3, l1 5, dot 2 instructions, rscf_rotate 39. A group of candidates and
-// their gradients stay in registers while 32 queries and the queries' gradients stream from the
-// first-level cache, 4 KiB a plane. A task owns about kSpan floats of every row, so that a tile of
-// coefficients is made once for several vectors of features. The lines of a tile, which stand a row
-// of `grad` apart, are fetched one tile ahead.
+// its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, and 10 with all
+// other work; l2 3, l1 5, rscf_rotate 39 instructions. A group of candidates and their gradients
+// stay in registers while 32 queries and the queries' gradients stream from the first-level cache.
+// A task owns about kSpan floats of every row, so that a tile of coefficients is made once for
+// several vectors of features. The lines of a tile are fetched one tile ahead.
 //
 // Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second level. Any
 // worker may do any task: one task owns a candidate's gradient, and the stripes' parts of a query's
@@ -16,9 +15,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/load_rows.h"
 #include "host/backward.h"
 #include "host/fpmode.h"
+#include "host/store.h"
 #include "scores/precise.h"
 
 namespace kgfast {

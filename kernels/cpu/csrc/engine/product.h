@@ -2,19 +2,17 @@
 //
 // Cost model (AVX-512): 6 rows x 4 vectors of features are 24 accumulators; per row that is summed
 // 4 loads and 6 broadcasts for 24 fused multiply-adds, 12 cycles on two ports. A block of
-// coefficients is copied once, so that its lines are read whole. Strips of the other side are
-// copied once for all blocks, where they fit kPackedBytes: a copy for each block of 192 rows takes
-// a tenth of the time of its arithmetic, as the strips are lines far apart.
+// coefficients is copied once, so that its lines are read whole, and strips of the other side once
+// for all blocks, where they fit kPackedBytes.
 //
-// Order: kDepth terms in registers, then the block's sums; stripes in their order. Any
-// worker may do any task.
+// Order: kDepth terms in registers, then the block's sums; stripes in their order.
 #pragma once
 #include <algorithm>
 #include <cstring>
 
-#include "engine/load_rows.h"
 #include "host/fpmode.h"
 #include "host/product.h"
+#include "host/store.h"
 #include "scores/common.h"
 
 namespace kgfast {
@@ -183,20 +181,6 @@ inline void for_each_strip(const ProductJob& job, Each each) {
   }
 }
 
-// Calls each(features, place of their sums in a row) for runs of strips side by side: only the last
-// strip before the end of a crop is not whole vectors.
-template <class Each>
-inline void for_each_run(const ProductJob& job, Each each) {
-  FeatureBlock run{};
-  int64_t first = 0;
-  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
-    if (begins_crop && run.count) each(run, first);
-    if (begins_crop) run = {strip.feature, 0, true}, first = at;
-    run.count += strip.count;
-  });
-  if (run.count) each(run, first);
-}
-
 inline void add_product_terms(const ProductJob& job, const ProductTile& tile, float* scratch,
                               const ProductSums& into) {
   const int64_t part = tile.term / kDepth * job.num_strips;
@@ -217,9 +201,9 @@ inline void add_product_terms(const ProductJob& job, const ProductTile& tile, fl
 
 inline void store_product(const ProductJob& job, const ProductTile& tile, const float* sums) {
   const int64_t step = block_width(job);
-  for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
+  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
     for (int64_t i = 0; i < tile.rows; ++i)
-      store_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
+      store_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
   });
 }
 
@@ -240,9 +224,9 @@ inline void product_part(const ProductJob& job, int64_t block, int64_t stripe, f
   const int64_t step = block_width(job);
   const float* known = nullptr;
   if (job.adds)
-    for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
+    for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
       for (int64_t i = 0; i < tile.rows; ++i)
-        load_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
+        load_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
       known = sums;
     });
   const int64_t end = std::min((stripe + 1) * job.stripe, job.other.count);

@@ -2,9 +2,6 @@
 // queries are the lanes. Queries are transposed once, and scores when they are stored. To transpose
 // the table instead would take D numbers a row for every pass over the queries.
 //
-// Cost model (AVX-512): product.h's, and per 16 x 16 scores a transpose of 80 instructions beside
-// 8 D of arithmetic.
-//
 // Crops: sums of kDepth features, in registers, are folded in their order from feature 0. Where a
 // crop ends inside, its part is summed apart, so a crop's score has the bits of that crop alone.
 #pragma once

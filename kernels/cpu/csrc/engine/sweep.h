@@ -103,39 +103,41 @@ inline bool all_past(const V (&totals)[Q][Score::vectors], const float* limits) 
   return true;
 }
 
-// Adds `count` features to totals; false when the tile was abandoned. Not inlined: within
-// its caller, gcc 12 keeps a quarter of the sums of l1 in memory, at 1.1 times the time.
-template <class Score, int Q>
-__attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
-                                        const float* limits, V (&totals)[Q][Score::vectors]) {
+// Adds up to kSumBlock features to sums in registers: to a copy of `into`, or, if `folds`, to new
+// ones that are then added to `into`. Not inlined: within its caller, gcc 12 keeps a quarter of the
+// sums of l1 in memory, at 1.1 times the time.
+template <class Score, int Q, bool folds>
+__attribute__((noinline)) void add_features(const BlockPlace& place, int64_t count,
+                                            V (&into)[Q][Score::vectors]) {
   constexpr int B = Score::vectors;
-  for (int64_t k = 0; k < count; k += kSumBlock) {
-    const int64_t width = count - k < kSumBlock ? count - k : kSumBlock;
-    V sums[Q][B];
+  V sums[Q][B];
 #pragma GCC unroll 8
-    for (int a = 0; a < Q; ++a)
+  for (int a = 0; a < Q; ++a)
 #pragma GCC unroll 4
-      for (int b = 0; b < B; ++b) sums[a][b] = Simd::zero();
-    const BlockPlace here = place.at<Score>(k);
-    if constexpr (Score::has_phase)
-      accumulate_turned<Score, Q>(here, width, sums);
-    else
-      accumulate<Score, Q>(here.panel, here.tile, width, sums);
+    for (int b = 0; b < B; ++b) sums[a][b] = folds ? Simd::zero() : into[a][b];
+  if constexpr (Score::has_phase)
+    accumulate_turned<Score, Q>(place, count, sums);
+  else
+    accumulate<Score, Q>(place.panel, place.tile, count, sums);
 #pragma GCC unroll 8
-    for (int a = 0; a < Q; ++a)
+  for (int a = 0; a < Q; ++a)
 #pragma GCC unroll 4
-      for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
-    if (is_monotone<Score> && k + width < count && all_past<Score, Q>(totals, limits)) return false;
-  }
-  return true;
+    for (int b = 0; b < B; ++b)
+      into[a][b] = folds ? Simd::add(into[a][b], sums[a][b]) : sums[a][b];
+}
+
+// Adds short sums to totals.
+template <class Score, int Q>
+inline void fold(const V (&sums)[Q][Score::vectors], V (&totals)[Q][Score::vectors]) {
+  for (int a = 0; a < Q; ++a)
+    for (int b = 0; b < Score::vectors; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
 }
 
 // Facts of a panel, shared by all its tiles.
 struct PanelFacts {
   int64_t first;  // position of lane 0 among the candidates
   int valid;      // lanes that hold a candidate
-  bool norm_is_known;  // `norm` is set: after the last features of the widest crop
-  float norm;
+  float norm;     // a bound on the norms of all features
   alignas(64) float bias[kMaxLanes];
 };
 
@@ -151,7 +153,6 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
   facts.first = panel * L;
   const int64_t left = job.num_candidates - facts.first;
   facts.valid = static_cast<int>(left < L ? left : L);
-  facts.norm_is_known = false;
   facts.norm = 0.0f;
   std::fill_n(facts.bias, L, 0.0f);
   for (int lane = 0; job.bias && lane < facts.valid; ++lane)
@@ -165,123 +166,114 @@ inline void find_limits(const typename Consumer::Job& job, const PanelFacts& fac
                         int64_t position, float* limits) {
   for (int a = 0; is_monotone<typename Consumer::Score> && a < Q; ++a) {
     const int64_t query = position + a < job.num_queries ? position + a : job.num_queries - 1;
-    limits[a] = facts.norm_is_known ? Consumer::limit(job, crop, query, facts.norm) : FLT_MAX;
+    limits[a] = Consumer::limit(job, crop, query, facts.norm);
   }
 }
 
-// Sweeps one block of features for Q queries from `position` on, and decides every crop where the
-// crop ends, until no later crop needs anything of this panel.
+// Sweeps Q queries from `position` on, and decides every crop where the crop ends, until no later
+// crop needs anything of this panel. Sums end at multiples of kSumBlock: a crop that ends between
+// is summed apart, and has the totals of that crop alone.
 template <class Consumer, int Q>
 void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
-                int64_t feature, int64_t count, int64_t crop,
                 typename Consumer::Keeper& worker) {
   using Score = typename Consumer::Score;
-  constexpr int L = lanes_of<Score>(), B = Score::vectors, T = Score::tile_queries;
-  const int64_t end = feature + count, tile = position / T;
-  const bool first_block = feature == 0, last_block = end == job.num_features;
-  if (!first_block && !worker.alive[tile]) return;
-  float* saved = first_block && last_block ? nullptr : worker.totals + position * L;
-  V totals[Q][B];
-  for (int a = 0; a < Q; ++a)
-    for (int b = 0; b < B; ++b)
-      totals[a][b] = first_block ? Simd::zero() : Simd::load(saved + a * L + b * Simd::W);
+  constexpr int B = Score::vectors, T = Score::tile_queries;
+  const int64_t tile = position / T, end = job.num_features;
   const BlockPlace place = {
       worker.panel,
-      job.packed_queries +
-          (tile * job.num_features + feature) * Score::query_planes * T + position % T,
-      worker.panel_angles,
-      Score::has_phase ? job.tile_angles + tile * job.angle_stride + feature : nullptr};
-  bool alive = true;
-  for (int64_t at = feature; at < end;) {
-    const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
-    float limits[Q];
-    find_limits<Consumer, Q>(job, facts, crop, position, limits);
-    alive = !(is_monotone<Score> && at > feature && all_past<Score, Q>(totals, limits)) &&
-            run_tile<Score, Q>(place.at<Score>(at - feature), stop - at, limits, totals);
-    if (!alive) break;
-    for (int a = 0; stop == crop_end && a < Q && position + a < job.num_queries; ++a)
-      Consumer::take(job, facts, crop, totals[a], position + a, limits[a], worker);
-    crop += stop == crop_end;
-    at = stop;
-  }
-  if (last_block) return;
-  for (int a = 0; a < Q; ++a)
-    for (int b = 0; b < B; ++b) Simd::store(saved + a * L + b * Simd::W, totals[a][b]);
-  worker.alive[tile] = Q == T ? alive : true;  // a lone query is decided at its end
-}
-
-template <class Consumer>
-void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int64_t feature,
-                 int64_t count, int64_t crop, typename Consumer::Keeper& worker) {
-  using Score = typename Consumer::Score;
-  constexpr int T = Score::tile_queries;
-  const FloatMode mode(FloatMode::kFlush);
-  for (int64_t position = 0; position < job.num_queries; position += T) {
-    const int64_t left = job.num_queries - position;
-    if (left > T / 2) {
-      sweep_tile<Consumer, T>(job, facts, position, feature, count, crop, worker);
+      job.packed_queries + tile * job.num_features * Score::query_planes * T + position % T,
+      worker.panel_angles, Score::has_phase ? job.tile_angles + tile * job.angle_stride : nullptr};
+  V totals[Q][B];
+  for (auto& row : totals)
+    for (V& total : row) total = Simd::zero();
+  float limits[Q];
+  int64_t crop = 0;
+  const auto take = [&](const V (&sums)[Q][B]) {
+    for (int a = 0; a < Q && position + a < job.num_queries; ++a)
+      Consumer::take(job, facts, crop, sums[a], position + a, limits[a], worker);
+    if (++crop < job.num_crops) find_limits<Consumer, Q>(job, facts, crop, position, limits);
+  };
+  find_limits<Consumer, Q>(job, facts, crop, position, limits);
+  for (int64_t at = 0; at < end; at += kSumBlock) {
+    if (is_monotone<Score> && at && all_past<Score, Q>(totals, limits)) return;
+    const int64_t stop = at + kSumBlock < end ? at + kSumBlock : end;
+    if (job.crops[crop].end >= stop) {
+      add_features<Score, Q, true>(place.at<Score>(at), stop - at, totals);
     } else {
-      for (int64_t a = 0; a < left; ++a)
-        sweep_tile<Consumer, 1>(job, facts, position + a, feature, count, crop, worker);
+      V sums[Q][B];
+      for (auto& row : sums)
+        for (V& sum : row) sum = Simd::zero();
+      for (int64_t from = at; from < stop;) {
+        const int64_t next = job.crops[crop].end < stop ? job.crops[crop].end : stop;
+        add_features<Score, Q, false>(place.at<Score>(from), next - from, sums);
+        from = next;
+        if (from == stop) break;
+        V ended[Q][B];
+        std::copy(&totals[0][0], &totals[0][0] + Q * B, &ended[0][0]);
+        fold<Score, Q>(sums, ended);
+        take(ended);
+      }
+      fold<Score, Q>(sums, totals);
     }
+    if (job.crops[crop].end == stop) take(totals);
   }
 }
 
-// Finds the norms of a panel's candidates in crops that end in a block of features, from `crop` on.
-[[maybe_unused]] __attribute__((noinline)) void find_norms(
-    const SweepJob& job, const ScoreFacts& facts, int64_t feature, int64_t count, int64_t crop,
-    Worker& worker, float* lane_norm) {
-  const int64_t end = feature + count;
-  const int planes = facts.planes, lanes = facts.lanes;
-  for (int64_t at = feature; job.norm != Norm::none && at < end;) {
-    const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
-    accumulate_norm(job.norm, worker.panel + (at - feature) * planes * lanes,
-                    (stop - at) * planes, lanes, lane_norm);
-    if (stop == crop_end) worker.norms[crop++] = panel_norm(job, lanes, lane_norm);
-    at = stop;
+// Finds the norms of a panel's candidates in all crops.
+[[maybe_unused]] __attribute__((noinline)) void find_norms(const SweepJob& job,
+                                                           const ScoreFacts& facts,
+                                                           Worker& worker) {
+  alignas(64) float lane_norm[kMaxLanes] = {};
+  const int64_t floats = facts.planes * facts.lanes;
+  for (int64_t crop = 0, at = 0; crop < job.num_crops; at = job.crops[crop++].end) {
+    const int64_t count = job.crops[crop].end - at;
+    accumulate_norm(job.norm, worker.panel + at * floats, count * facts.planes, facts.lanes,
+                    lane_norm);
+    worker.norms[crop] = panel_norm(job, facts.lanes, lane_norm);
   }
 }
 
-// Packs a panel for later calls, and returns the bound on its norms.
+// Packs a panel for later calls, and returns the bound on its norms; the job has one crop.
 template <class Score>
 float pack_whole_panel(const SweepJob& job, int64_t panel, Worker& worker) {
   constexpr ScoreFacts shape = facts_of<Score>();
   const FloatMode mode(FloatMode::kIeee);
   const PanelFacts facts = panel_facts(job, shape.lanes, panel);
-  pack_panel(job, shape, facts.first, facts.valid, 0, job.num_features, worker);
-  alignas(64) float lane_norm[kMaxLanes] = {};
-  if (job.norm != Norm::none)
-    accumulate_norm(job.norm, worker.panel, job.num_features * shape.planes, shape.lanes,
-                    lane_norm);
-  return panel_norm(job, shape.lanes, lane_norm);
+  float norm = 0.0f;
+  worker.norms = &norm;
+  pack_panel(job, shape, facts.first, facts.valid, worker);
+  if (job.norm != Norm::none) find_norms(job, shape, worker);
+  return norm;
 }
 
 template <class Consumer>
 void sweep_panel(const typename Consumer::Job& job, int64_t panel,
                  typename Consumer::Keeper& worker) {
-  constexpr ScoreFacts shape = facts_of<typename Consumer::Score>();
+  using Score = typename Consumer::Score;
+  constexpr ScoreFacts shape = facts_of<Score>();
+  constexpr int T = Score::tile_queries;
   const FloatMode mode(FloatMode::kIeee);
   PanelFacts facts = panel_facts(job, shape.lanes, panel);
-  alignas(64) float lane_norm[kMaxLanes] = {};
-  const bool has_norm = job.packed.norms && job.num_crops == 1 &&
-                        job.num_features == job.packed.features;
-  if (job.norm == Norm::none || has_norm)
-    for (int64_t crop = 0; crop < job.num_crops; ++crop)
-      worker.norms[crop] = has_norm ? job.packed.norms[panel] : 0.0f;
-  int64_t crop = 0;
-  for (int64_t feature = 0; feature < job.num_features; feature += job.features_per_block) {
-    const int64_t left = job.num_features - feature;
-    const int64_t count = left < job.features_per_block ? left : job.features_per_block;
-    if (job.packed.panels)
-      worker.panel = job.packed.panels + (panel * job.packed.features + feature) * shape.planes *
-                                             shape.lanes;
-    else
-      pack_panel(job, shape, facts.first, facts.valid, feature, count, worker);
-    if (!has_norm) find_norms(job, shape, feature, count, crop, worker, lane_norm);
-    facts.norm_is_known = job.norm == Norm::none || has_norm || count == left;
-    facts.norm = facts.norm_is_known ? worker.norms[job.num_crops - 1] : 0.0f;
-    sweep_block<Consumer>(job, facts, feature, count, crop, worker);
-    while (crop < job.num_crops && job.crops[crop].end <= feature + count) ++crop;
+  if (job.packed.panels)
+    worker.panel = job.packed.panels + panel * job.packed.features * shape.planes * shape.lanes;
+  else
+    pack_panel(job, shape, facts.first, facts.valid, worker);
+  if (job.norm == Norm::none)
+    std::fill_n(worker.norms, job.num_crops, 0.0f);
+  else if (job.packed.norms && job.num_crops == 1 && job.num_features == job.packed.features)
+    worker.norms[0] = job.packed.norms[panel];
+  else
+    find_norms(job, shape, worker);
+  facts.norm = worker.norms[job.num_crops - 1];
+  const FloatMode flush(FloatMode::kFlush);
+  for (int64_t position = 0; position < job.num_queries; position += T) {
+    const int64_t left = job.num_queries - position;
+    if (left > T / 2) {
+      sweep_tile<Consumer, T>(job, facts, position, worker);
+    } else {
+      for (int64_t a = 0; a < left; ++a)
+        sweep_tile<Consumer, 1>(job, facts, position + a, worker);
+    }
   }
 }
 

@@ -75,7 +75,7 @@ class Above : TopkPasses {
 
   SweepStatus run(AboveResult* result) {
     check_queries();
-    if (is_ok(status_) && num_queries_ && job_.num_candidates) run_passes(kQueriesPerPass, 0);
+    if (is_ok(status_) && num_queries_ && job_.num_candidates) run_passes(0);
     for (const auto& list : lists_)
       for (AbovePiece& piece : list->pieces) result->pieces.push_back(std::move(piece));
     result->num_queries = num_queries_;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/buffer.h"
+#include "host/parallel.h"
 #include "host/topk.h"
 
 namespace kgfast {

@@ -1,9 +1,8 @@
-// The threads, instruction set and tiers of a call.
+// The threads, instruction set and tiers of a call; instruction sets and tiers of this machine.
 #pragma once
 #include <functional>
 
 #include "host/job.h"
-#include "host/tiers.h"
 
 namespace kgfast {
 
@@ -16,5 +15,11 @@ struct Execution {
   std::function<bool()> interrupted;
   bool may_use(Tier tier) const { return tiers & static_cast<unsigned>(tier); }
 };
+
+// Returns the best instruction set of this machine, or the named one; nullptr if there is none.
+const Isa* find_isa(const char* name);
+
+// Returns the tiers that this build and machine have beside an instruction set: a mask.
+unsigned find_tiers(const Isa& isa);
 
 }  // namespace kgfast

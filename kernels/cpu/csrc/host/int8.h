@@ -12,7 +12,6 @@
 //   float facts [4][64]: 256 s; upper bounds of s |r|, |x| and s |L|
 // engine/int8_sweep.h has the layouts of words, in as many bytes. Plain data, like job.h.
 #pragma once
-#include "host/tiers.h"
 #include "host/topk.h"
 
 namespace kgfast {
@@ -79,7 +78,6 @@ struct Int8Panel {
   const char* packed;
   const char* next;  // the next panel of an index; nullptr: panels are packed for this call
   char* room;        // for the joined bytes of a panel of an index
-  int64_t ahead;     // the next panel that the worker packs, or -1
 };
 
 // One instruction set's kernels.

@@ -11,8 +11,8 @@
 namespace kgfast {
 
 // Cycles, measured on a Xeon (2.1 GHz): the cost of a pair whose row is read again, the cost of a
-// survivor, the cost of packing a candidate beyond float32's, and the saving of a number that a ready
-// panel spares float32.
+// survivor, the cost of packing a candidate beyond float32's, and the saving of a number that a
+// ready panel spares float32.
 constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Packing = 60.0, kInt8Read = 0.3;
 
 class Int8Pass {
@@ -58,11 +58,10 @@ class Int8Pass {
         const bool is_last = at + kInt8Candidates >= job.num_candidates;
         tier_->check_panel(job, panel, packed, worker);
         const char* next = packed + (is_last ? 0 : int8_panel_bytes(features_));
-        sweep(Int8Panel{panel, packed, next, memory, -1});
+        sweep(Int8Panel{panel, packed, next, memory});
       } else {
         tier_->pack_words(job, panel, scratch(memory), memory, worker);
-        const int64_t ahead = at + kInt8Candidates < last ? panel + 1 : -1;
-        sweep(Int8Panel{panel, memory, nullptr, nullptr, ahead});
+        sweep(Int8Panel{panel, memory, nullptr, nullptr});
       }
     }
   }

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 
-#include "host/tiers.h"
 #include "host/view.h"
 
 namespace kgfast {
@@ -104,7 +103,6 @@ struct SweepJob : Operands {
   int64_t num_features;             // features of the widest crop
   const Crop* crops;                // [C], ascending
   int64_t num_crops;                // C
-  int64_t features_per_block;       // features that a panel holds at once
   const int64_t* query_ids;         // [Q]: distinct rows of the query table, in sweep order
   int64_t num_queries;              // Q
   const float* packed_queries;      // [tiles][features][query planes][tile_queries]
@@ -120,12 +118,34 @@ struct SweepJob : Operands {
   float norm_floor;
 };
 
+// Tiers: cheaper sweeps with bounds of their own, which decide the pairs they can before float32.
+// Ranks are equal whichever tiers serve. docs/explanation/exactness.md derives each bound.
+// Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
+// `forced` makes tiers serve at any cost: for tests.
+enum class Tier : unsigned { int8 = 1, bytes = 2, forced = 256 };
+
+// Outcomes of pairs.
+struct TierPairs {
+  int64_t swept, gathered, canonical;
+};
+
+// Outcomes of all pairs of a ranking, in the order of PAIRS in kernels/cpu/tiers.py: all pairs,
+// those that got canonical scores, and those of the int8 tier.
+struct PairCounts {
+  int64_t total, canonical;
+  TierPairs int8;
+};
+
+// Pause before a worker tries fewer bytes of a panel first again: a number of panels. The pause
+// doubles while the bytes leave much of a panel open.
+struct BytesPause {
+  int64_t left, length;
+};
+
 struct Worker {
   float* room;         // for a panel that is packed
-  const float* panel;  // [features_per_block][planes][lanes]: `room`, or packed before
+  const float* panel;  // [features][planes][lanes]: `room`, or packed before
   float* panel_angles;  // [angle_stride]: largest |b - 1|, of a score with phases
-  float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
-  uint8_t* alive;  // [tiles]: whether the next block sweeps a tile
   float* norms;    // [C]: of the present panel
   Pair* band;      // pairs whose queries are slots
   int64_t band_size, band_capacity;
@@ -139,6 +159,10 @@ struct Worker {
   BytesPause bytes_pause;  // pause of bytes before words
 };
 
+// Notes a row of the table, or its factor, with a number that is not finite, if no lower row was
+// noted.
+void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor);
+
 // Outcome of a sweep: the first rows with a number that is not finite, else INT64_MAX.
 struct SweepStatus {
   int64_t bad_query = INT64_MAX;
@@ -150,19 +174,19 @@ struct SweepStatus {
 struct ScoresKernels;    // scores.h
 struct BackwardKernels;  // backward.h
 struct ProductKernels;   // product.h
-struct LossKernels;      // losses.h
-struct AdagradKernels;   // adagrad.h
+struct TrainingKernels;  // training.h
 struct TopkKernels;      // topk.h
-struct ListKernels;      // listed.h
 struct ByteTier;         // byte_rows.h
+struct Int8Tier;         // int8.h
 
 // One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
 struct Isa {
   const char* name;
   double sqrt_error;  // relative error of the sweep's square root
   ScoreFacts (*facts)(ScoreId);
-  // Packs the queries of job.query_ids as [tile][feature][plane][query]; their angles follow.
-  void (*pack_queries)(const SweepJob&, float* out);
+  // Packs tiles [first, last) of job.query_ids as [tile][feature][plane][query]; angles follow all
+  // tiles.
+  void (*pack_queries)(const SweepJob&, int64_t first, int64_t last, float* out);
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
   // Packs all features of a panel into worker.room, and returns the bound on its norms.
   float (*pack_panel)(const SweepJob&, int64_t panel, Worker&);
@@ -176,10 +200,8 @@ struct Isa {
   const ScoresKernels* scores;
   const BackwardKernels* backward;
   const ProductKernels* product;
-  const LossKernels* losses;
-  const AdagradKernels* adagrad;
+  const TrainingKernels* training;
   const TopkKernels* topk;
-  const ListKernels* lists;
   const ByteTier* bytes;  // nullptr where the instruction set lacks the tier
   const Int8Tier* int8;   // likewise; AVX-512 has int8_tier_of(isa)
 };
@@ -188,11 +210,15 @@ constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleave
 constexpr int64_t kTermBlock = 64;    // features that canonical scoring evaluates at a time
 constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
-// Tables of engine/isa_*.cpp; nullptr where this architecture or compiler lacks the instructions,
-// which no build does of the baseline.
+// Tables of engine/isa_*.cpp; nullptr where this architecture or compiler lacks the instructions.
 // Only machine.cpp reads them, after it asked the processor. An object that is compiled for an
 // instruction set exports these constants alone: it may hold no function that other objects call
 // by name, and nothing that runs when the extension is loaded.
 extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa;
+extern const Int8Tier* const avx512vnni_int8_tier;  // beside AVX-512
+
+// Returns the fastest int8 tier of this machine and build beside an instruction set that find_isa
+// returned, or nullptr.
+const Int8Tier* int8_tier_of(const Isa& isa);
 
 }  // namespace kgfast

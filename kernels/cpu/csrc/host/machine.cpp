@@ -1,5 +1,5 @@
 // Instruction sets and tiers of this machine.
-#include "host/machine.h"
+#include "host/execution.h"
 
 #include <cstring>
 #include <stdexcept>
@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "host/tiers.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -16,7 +16,7 @@ SweepJob job_of(const Execution& execution, const Operands& operands, const Crop
   SweepJob job = begin_sweep(execution.isa, operands);
   job.crops = &crop;
   job.num_crops = 1;
-  job.num_features = job.features_per_block = crop.end;
+  job.num_features = crop.end;
   return job;
 }
 

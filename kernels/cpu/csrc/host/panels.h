@@ -15,8 +15,8 @@ int64_t int8_table_bytes(int64_t rows, int64_t features);
 SweepStatus pack_int8_table(const Execution& execution, const Operands& operands, int64_t features,
                             char* out);
 
-// Returns the bytes of panels of byte_rows.h, and fills these from finite rows, for a distance whose
-// execution may use bytes.
+// Returns the bytes of panels of byte_rows.h, and fills these from finite rows, for a distance
+// whose execution may use bytes.
 int64_t byte_table_bytes(int64_t rows, int64_t features, int planes);
 SweepStatus pack_byte_table(const Execution& execution, const Operands& operands, int64_t features,
                             float scale, char* out);

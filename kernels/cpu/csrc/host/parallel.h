@@ -1,17 +1,27 @@
-// Tasks on a pool's threads, handed out one at a time. Counts are integers, so any thread may do
-// any task.
+// Aligned memory, and tasks on a pool's threads, handed out one at a time.
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <new>
 
-#include "host/buffer.h"
 #include "host/execution.h"
 #include "host/pool.h"
 
 namespace kgfast {
+
+template <class T>
+struct Buffer {  // 64-byte aligned, not initialised
+  explicit Buffer(int64_t count)
+      : data(static_cast<T*>(::operator new(sizeof(T) * std::max<int64_t>(count, 1),
+                                            std::align_val_t{64}))) {}
+  ~Buffer() { ::operator delete(data, std::align_val_t{64}); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  T* data;
+};
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -10,22 +10,14 @@ PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries) {
   const int64_t lanes = job.facts.lanes, tile = job.facts.tile_queries;
   PassPlan plan{};
   plan.panels = divide_up(job.num_candidates, lanes);
-  plan.threads = threads_for(plan.panels, threads);
-  const int64_t feature_bytes = job.facts.planes * lanes * int64_t{sizeof(float)};
-  const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
-  const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
-  job.features_per_block = std::min(job.num_features, block);
+  plan.panel_floats = job.num_features * job.facts.planes * lanes;
+  const int64_t panel_bytes = plan.panel_floats * int64_t{sizeof(float)};
+  const int64_t fit = kScratchBytes / std::max<int64_t>(1, panel_bytes);
+  plan.threads = threads_for(std::min(plan.panels, fit), threads);
   const int64_t row_bytes = job.num_features * job.facts.query_planes * int64_t{sizeof(float)};
-  const bool blocked = job.features_per_block < job.num_features;
-  int64_t queries = std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
-  if (blocked)
-    queries = std::min(queries,
-                       kScratchBytes / 2 / plan.threads / (lanes * int64_t{sizeof(float)}));
+  const int64_t queries =
+      std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
   plan.queries = std::max<int64_t>(tile, queries / tile * tile);
-  const int64_t per_pass = std::min(plan.queries, job.query.count + tile);
-  plan.panel_floats = job.features_per_block * job.facts.planes * lanes;
-  plan.total_floats = blocked ? per_pass * lanes : 0;
-  plan.tiles = per_pass / tile + 1;
   job.angle_stride = (job.num_features + 127) / 64 * 64;
   return plan;
 }
@@ -38,13 +30,10 @@ SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
 }
 
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
-  int64_t folds = 0;
-  for (int64_t c = 0, at = 0; c <= crop; ++c)
-    for (; at < job.crops[c].end; ++folds)  // blocks end where sweep_tile and run_tile end them
-      at = std::min({at + 64, job.crops[c].end,
-                     (at / job.features_per_block + 1) * job.features_per_block});
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
-  return error_bound(job.facts, job.crops[crop].end, folds, job.term_ulps, isa.sqrt_error, rounded);
+  const int64_t features = job.crops[crop].end;
+  return error_bound(job.facts, features, divide_up(features, 64), job.term_ulps, isa.sqrt_error,
+                     rounded);
 }
 
 void set_norm(SweepJob& job, const ErrorBound& bound) {
@@ -54,6 +43,8 @@ void set_norm(SweepJob& job, const ErrorBound& bound) {
   job.norm_floor = round_up(terms * 0x1p-124);
 }
 
+namespace {
+
 bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t row) {
   float run[256];
   bool bad = false;
@@ -62,6 +53,8 @@ bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t ro
       bad |= load_floats(view, row, plane, k, std::min<int64_t>(256, job.num_features - k), run);
   return bad;
 }
+
+}  // namespace
 
 void check_query(const SweepJob& job, int64_t query, int64_t* bad) {
   if (query < *bad && has_nonfinite(job, job.query, job.facts.query_planes, query)) *bad = query;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "host/bounds.h"
-#include "host/buffer.h"
 #include "host/job.h"
 #include "host/load.h"
 #include "host/parallel.h"
@@ -19,8 +18,7 @@
 namespace kgfast {
 
 constexpr int64_t kPackedQueryBytes = 12 << 20;  // for all queries of one pass
-constexpr int64_t kPanelBytes = 1 << 20;         // for one worker, at most
-constexpr int64_t kScratchBytes = 24 << 20;      // for all workers together
+constexpr int64_t kScratchBytes = 24 << 20;      // for the panels of all workers
 constexpr int64_t kQueriesPerPass = 4096;
 
 struct PassPlan {
@@ -28,12 +26,10 @@ struct PassPlan {
   int64_t panels;
   int64_t queries;       // queries of one pass, whole tiles
   int64_t panel_floats;  // for one worker
-  int64_t total_floats;  // for one worker, where features come in several blocks
-  int64_t tiles;
   int64_t int8_bytes;  // for one worker, where the int8 tier may serve
 };
 
-// Cuts the work for at most so many threads and queries of a pass; sets job.features_per_block.
+// Cuts the work for at most so many threads and queries of a pass.
 PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries = kQueriesPerPass);
 
 // Returns a job of the operands, without crops, queries and bias.
@@ -47,20 +43,16 @@ inline bool is_ok(const SweepStatus& status) {
 // Memory that every worker of a sweep points into.
 struct WorkerMemory {
   WorkerMemory(const PassPlan& plan, const SweepJob& job)
-      : panel(plan.panel_floats), angles(job.angle_stride), totals(plan.total_floats),
-        norms(job.num_crops), alive(plan.tiles), scratch(kCanonicalScratch),
-        int8(plan.int8_bytes) {}
+      : panel(plan.panel_floats), angles(job.angle_stride), norms(job.num_crops),
+        scratch(kCanonicalScratch), int8(plan.int8_bytes) {}
   void lend(Worker& worker) {
     worker.room = panel.data;
     worker.panel_angles = angles.data;
-    worker.totals = totals.data;
-    worker.alive = alive.data;
     worker.norms = norms.data;
     worker.scratch = scratch.data;
     worker.bad_candidate = worker.bad_factor = INT64_MAX;
   }
-  Buffer<float> panel, angles, totals, norms;
-  Buffer<uint8_t> alive;
+  Buffer<float> panel, angles, norms;
   Buffer<double> scratch;
   Buffer<char> int8;
   int64_t bad_query = INT64_MAX;
@@ -70,18 +62,22 @@ struct WorkerMemory {
 class PackedQueries {
  public:
   // Packs the queries of job.query_ids; the memory is kept for the next pass.
-  void pack(const Isa& isa, SweepJob& job) {
-    const int64_t tile = job.facts.tile_queries;
-    const int64_t padded = divide_up(job.num_queries, tile) * tile;
-    const int64_t planes = padded * job.num_features * job.facts.query_planes;
-    const int64_t floats = planes + padded / tile * job.angle_stride;
+  void pack(const Execution& execution, SweepJob& job) {
+    constexpr int64_t tiles_per_task = 8;
+    const int64_t tiles = divide_up(job.num_queries, job.facts.tile_queries);
+    const int64_t planes =
+        tiles * job.facts.tile_queries * job.num_features * job.facts.query_planes;
+    const int64_t floats = planes + tiles * job.angle_stride;
     if (!packed_ || floats > floats_) {
       packed_ = std::make_unique<Buffer<float>>(floats);
       floats_ = floats;
     }
     job.packed_queries = packed_->data;
     job.tile_angles = packed_->data + planes;
-    isa.pack_queries(job, packed_->data);
+    parallel_parts(execution.threads, tiles, tiles_per_task, never,
+                   [&](int, int64_t first, int64_t last) {
+                     execution.isa.pack_queries(job, first, last, packed_->data);
+                   });
   }
 
  private:
@@ -103,8 +99,6 @@ ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
 // Sets the norms of candidates that the bound needs, for every crop.
 void set_norm(SweepJob& job, const ErrorBound& bound);
 
-bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t row);
-
 // Calls body with runs of the first `features` of a query row as doubles, plane by plane, until it
 // returns false.
 template <class Body>
@@ -120,8 +114,6 @@ void read_query(const SweepJob& job, int64_t features, int64_t query, Body body)
 
 // Notes a row with a number that is not finite, if no lower row was noted.
 void check_query(const SweepJob& job, int64_t query, int64_t* bad);
-
-void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor);
 
 // Returns an upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);

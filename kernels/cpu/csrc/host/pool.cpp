@@ -51,13 +51,6 @@ void Pool::run(int workers, const std::function<void(int)>& work) {
   pool.call(workers - 1, work);
 }
 
-void Pool::trim(int threads) {
-  Pool* pool = current;
-  if (!pool || is_calling) return;
-  const std::unique_lock<std::mutex> one(pool->calls_, std::try_to_lock);
-  if (one.owns_lock()) pool->keep(std::max(threads, 1) - 1);
-}
-
 Pool& Pool::of_process() {
   Pool* pool = current;
   if (pool) return *pool;
@@ -88,26 +81,12 @@ void Pool::call(int workers, const std::function<void(int)>& work) {
 
 // Starts threads up to `workers`; returns how many of these there are.
 int Pool::start(int workers) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kept_ = std::max(kept_, workers);
-  }
   try {
     for (int index = static_cast<int>(threads_.size()); index < workers; ++index)
       threads_.emplace_back([this, index, seen = call_] { loop(index, seen); });
   } catch (const std::exception&) {  // no more threads, or no memory for threads: fewer will do
   }
   return std::min(workers, static_cast<int>(threads_.size()));
-}
-
-void Pool::keep(int workers) {
-  if (static_cast<int>(threads_.size()) <= workers) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kept_ = workers;
-  }
-  wake_.notify_all();
-  for (; static_cast<int>(threads_.size()) > workers; threads_.pop_back()) threads_.back().join();
 }
 
 void Pool::loop(int index, uint64_t seen) {
@@ -117,8 +96,7 @@ void Pool::loop(int index, uint64_t seen) {
   failure_of([](int) { throw std::bad_alloc(); }, index);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return call_ != seen || index >= kept_; });
-    if (index >= kept_) return;
+    wake_.wait(lock, [&] { return call_ != seen; });
     seen = call_;
     if (index >= active_) continue;
     const std::function<void(int)>& work = *work_;

@@ -22,14 +22,10 @@ class Pool {
   // workers do all that is left.
   static void run(int workers, const std::function<void(int)>& work);
 
-  // Ends the workers that calls of so many threads leave idle, unless somebody uses them now.
-  static void trim(int threads);
-
  private:
   static Pool& of_process();
   void call(int workers, const std::function<void(int)>& work);
   int start(int workers);
-  void keep(int workers);
   void loop(int index, uint64_t seen);
 
   std::mutex calls_;  // held by the one call that has the workers
@@ -38,7 +34,6 @@ class Pool {
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
   std::exception_ptr error_;  // the exception of a worker of the current call
-  int kept_ = 0;      // workers of this index and above end
   int active_ = 0;    // workers of the current call
   int pending_ = 0;   // active workers that have not ended yet
   uint64_t call_ = 0;

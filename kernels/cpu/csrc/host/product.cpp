@@ -1,8 +1,6 @@
 #include "host/product.h"
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <vector>
 
 #include "host/parallel.h"
@@ -15,31 +13,6 @@ constexpr int64_t kTasks = 24;            // enough to keep many threads busy to
 constexpr int64_t kLeastStripe = 1024;
 // Bytes of the queries of one pass over scores, or of the other side of a gradient.
 constexpr int64_t kPackedBytes = 12 << 20;
-constexpr int64_t kPackedFloats = kPackedBytes / sizeof(float);
-
-// Memory for packed strips, up to kPackedBytes, which the process keeps for its next product:
-// malloc would split so large a block between two products, and allocate another one.
-class PackedRoom {
- public:
-  PackedRoom() : room_(spare().exchange(nullptr)) {
-    if (!room_) room_ = new Room(kPackedFloats);
-  }
-  ~PackedRoom() {
-    Room* none = nullptr;
-    if (!spare().compare_exchange_strong(none, room_)) delete room_;
-  }
-  PackedRoom(const PackedRoom&) = delete;
-  PackedRoom& operator=(const PackedRoom&) = delete;
-  float* data() const { return room_->data; }
-
- private:
-  using Room = Buffer<float>;
-  static std::atomic<Room*>& spare() {
-    static std::atomic<Room*> room{nullptr};
-    return room;
-  }
-  Room* room_;
-};
 
 // Cuts runs into strips within one run each. Strips of a run have nearly as many vectors, as a
 // short strip costs more a number.
@@ -86,10 +59,10 @@ bool run(const Execution& execution, ProductJob& job) {
   const int64_t count = divide_up(job.other.count, shape.depth) * job.num_strips;
   const bool packs = job.num_blocks > 1 &&
                      count * shape.part * static_cast<int64_t>(sizeof(float)) <= kPackedBytes;
-  const auto packed = packs ? std::make_unique<PackedRoom>() : nullptr;
-  job.packed = packs ? packed->data() : nullptr;
+  const Buffer<float> packed(packs ? count * shape.part : 0);
+  job.packed = packs ? packed.data : nullptr;
   if (packs && parallel(execution.threads, count, execution.interrupted, [&](int, int64_t part) {
-        kernels.pack_others(job, part, packed->data() + part * shape.part);
+        kernels.pack_others(job, part, packed.data + part * shape.part);
       }))
     return true;
   const bool stopped = parallel_with_scratch(
@@ -113,17 +86,14 @@ bool product_scores(const Execution& execution, const ScoresJob& operands) {
   const int64_t floats = operands.num_features * shape.strip;
   const int64_t fit = kPackedBytes / (floats * static_cast<int64_t>(sizeof(float)));
   const int64_t pass = std::clamp<int64_t>(fit, 1, num_strips);
-  const PackedRoom room;
-  // One strip of very many features does not fit.
-  Buffer<float> longer(pass * floats > kPackedFloats ? pass * floats : 0);
-  float* const packed = pass * floats > kPackedFloats ? longer.data : room.data();
-  ProductScoresJob job{operands, nullptr, packed};
+  const Buffer<float> packed(pass * floats);
+  ProductScoresJob job{operands, nullptr, packed.data};
   const int64_t blocks = divide_up(job.per_query, tile.rows);
   for (int64_t first = 0; first < num_strips; first += pass) {
     job.strips = strips.data() + first;
     const int64_t count = std::min(pass, num_strips - first);
     if (parallel(execution.threads, count, execution.interrupted, [&](int, int64_t strip) {
-          kernels.pack(job, strip, packed + strip * floats);
+          kernels.pack(job, strip, packed.data + strip * floats);
         }))
       return true;
     const int64_t wanted = divide_up(4 * execution.threads, blocks);  // parts, where rows are few

@@ -65,7 +65,7 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
     for (int64_t query = 0; query < num_queries_; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
-    packed_.pack(isa_, job_);
+    packed_.pack(execution_, job_);
     const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * num_queries_;
     Worker& worker = workers_[0]->worker;
     std::vector<float> tile(rows * lanes);
@@ -234,7 +234,7 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    packed_.pack(isa_, job_);
+    packed_.pack(execution_, job_);
     const auto sweep_wide = [&](RankWorker& owned, int64_t panel) {
       isa_.sweep_panel(job_, panel, owned.worker);
     };

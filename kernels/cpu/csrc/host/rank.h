@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "host/execution.h"
-#include "host/tiers.h"
 
 namespace kgfast {
 
@@ -25,5 +24,22 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 // units of a distance (for l2 after the root), for the test of the bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
+
+// Candidates that each query names itself, for one crop.
+struct ListRequest {
+  Operands operands;
+  int64_t num_features;
+  Known lists;  // the candidates of each query, each once
+  Known known;
+  bool nan_worst;
+};
+
+// Fills counts [4][B]: greater, equal, and both of the excluded; a target never counts.
+SweepStatus list_counts(const Execution& execution, const ListRequest& request,
+                        const int64_t* targets, int64_t* counts);
+
+// Fills scores [B, k] of the queries' dtype and ids [B, k].
+SweepStatus list_topk(const Execution& execution, const ListRequest& request, int64_t k,
+                      void* scores, int64_t* ids);
 
 }  // namespace kgfast

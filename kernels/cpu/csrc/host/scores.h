@@ -22,23 +22,18 @@ struct ScoresJob : Operands {
 };
 
 // Scores of queries with all rows, panel by panel.
-struct PanelJob {
-  SweepJob sweep;  // operands, bias and the packed queries of one pass
-  CropList crops;
-  float* out;  // [*, B, N]
+struct PanelJob : SweepJob {
+  const int64_t* slots;  // [C]
+  float* out;            // [*, B, N]
 };
 
 struct ScoresKernels {
-  // Scores the queries at positions [first, last) of a pass with one panel.
-  void (*panel)(const PanelJob&, int64_t panel, int64_t first, int64_t last, Worker&);
+  void (*panel)(const PanelJob&, int64_t panel, Worker&);  // scores a panel with a pass of queries
   int64_t (*query_floats)(ScoreId, int64_t num_features);  // floats of a query held as float32
   // Scores query `row` with its places [first, last); scratch: one query.
   void (*indexed)(const ScoresJob&, int64_t row, int64_t first, int64_t last, float* scratch);
-  // Floats that `block` needs for queries and rows that are not plain float32.
-  int64_t (*block_scratch)(const ScoresJob&, int64_t rows);
-  // Scores queries [row, end) with rows [first, last) of the table, where there is no index.
-  void (*block)(const ScoresJob&, int64_t row, int64_t end, int64_t first, int64_t last,
-                float* scratch);
+  // Writes the sum of squares of each row.
+  void (*squares)(const Rows&, const int64_t* ids, int64_t count, int64_t features, float* out);
 };
 
 // Computes the scores; returns true if interrupted.

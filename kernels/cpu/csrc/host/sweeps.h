@@ -1,15 +1,43 @@
-// Parts that rankings and searches for the best share: the workers of a call, its plan and bounds, and
-// the sweeps of a pass by the int8 tier or in float32.
+// Parts that rankings and searches for the best share: the workers of a call, its plan and bounds,
+// and the sweeps of a pass by the int8 tier or in float32.
 #pragma once
 #include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "host/bias.h"
 #include "host/int8_pass.h"
 #include "host/passes.h"
 
 namespace kgfast {
+
+// The bias of candidates: exact for canonical scores, rounded for the sweep.
+class Bias {
+ public:
+  explicit Bias(const Operands& operands)
+      : count_(operands.bias_view.data ? operands.rows.view.count : 0), exact_(count_),
+        rounded_(count_) {
+    if (count_) load_doubles(operands.bias_view, 0, 0, 0, count_, exact_.data);
+    for (int64_t i = 0; i < count_; ++i) {
+      const double x = exact_.data[i], size = std::fabs(x);
+      rounded_.data[i] = static_cast<float>(x);
+      if (i == 0 || !(x <= largest_)) largest_ = std::isnan(largest_) ? largest_ : x;
+      if (!(size <= magnitude_)) magnitude_ = std::isnan(magnitude_) ? magnitude_ : size;
+    }
+  }
+  void lend(SweepJob& job) const {
+    if (!count_) return;
+    job.bias = rounded_.data;
+    job.bias_exact = exact_.data;
+    job.bias_max = static_cast<float>(largest_);
+  }
+  double magnitude() const { return magnitude_; }  // the largest |bias|, or 0; NaN if one is
+
+ private:
+  const int64_t count_;
+  Buffer<double> exact_;
+  Buffer<float> rounded_;
+  double largest_ = 0.0, magnitude_ = 0.0;
+};
 
 // `Owned` is a worker with its memory, made of WorkerMemory.
 template <class Owned, class Job>

@@ -1,5 +1,7 @@
 // The best k candidates of every query on the CPU, for one crop: sweep, survivors, exact order.
 #pragma once
+#include <vector>
+
 #include "host/execution.h"
 
 namespace kgfast {
@@ -56,6 +58,10 @@ struct Scored {
 
 // Orders results by score, NaN last, the lowest id first among equals.
 bool is_better(const Scored& a, const Scored& b);
+
+// Sorts the candidates of a query, and writes the first k to row `query` of scores and ids [B, k].
+void write_best(std::vector<Scored>& scored, int64_t k, DType dtype, int64_t query, void* scores,
+                int64_t* ids);
 
 struct TopkRequest {
   Operands operands;

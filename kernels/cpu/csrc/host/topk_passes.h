@@ -5,11 +5,75 @@
 #include <numeric>
 #include <vector>
 
-#include "host/byte_pass.h"
+#include "host/byte_rows.h"
 #include "host/sweeps.h"
 #include "host/topk.h"
 
 namespace kgfast {
+
+// Rows of a table for each requested answer, at least. With fewer rows, canonical scores of open
+// pairs take as long as float32 distances.
+constexpr int64_t kRowsOfAnswer = 200;
+
+// Decides whether bytes of rows serve a pass of queries for the best k, and packs the queries.
+class BytePass {
+ public:
+  BytePass(const Execution& execution, const SweepJob& job, int64_t k)
+      : tier_(execution.may_use(Tier::bytes) ? execution.isa.bytes : nullptr),
+        most_(job.num_candidates / (kRowsOfAnswer * k)) {
+    const bool is_whole = job.packed.bytes && job.num_features == job.packed.features;
+    if (!is_whole || kByteCandidates % job.facts.lanes) tier_ = nullptr;
+    if (execution.may_use(Tier::forced)) most_ = kByteQueries;
+    // With more queries, sums of squares or moduli take about as long in bytes as in float32.
+    most_ = std::min(most_, job.facts.terms == Terms::magnitudes ? kByteQueries : kByteQueries / 4);
+  }
+
+  // True if bytes serve a pass of so many queries. More queries share float32 panels, which is
+  // faster.
+  bool serves(int64_t queries) const { return tier_ && queries <= most_; }
+  const ByteTier& tier() const { return *tier_; }
+  const ByteJob& job() const { return job_; }
+
+  // Packs the queries of a pass; `base`: the error that comparing adds, of each query.
+  void pack(const SweepJob& sweep, const float* base) {
+    const int64_t features = sweep.num_features, padded = byte_padded(features);
+    const int planes = sweep.facts.planes;
+    bytes_.assign(sweep.num_queries * planes * padded, 128);
+    moved_.clear();
+    for (int64_t i = 0; i < sweep.num_queries; ++i)
+      moved_.push_back(pack_query(sweep, sweep.query_ids[i], &bytes_[i * planes * padded]));
+    job_ = {&sweep, bytes_.data(), moved_.data(), base};
+  }
+
+ private:
+  // Writes the bytes of a query; returns an upper bound of |r| (byte_rows.h).
+  static float pack_query(const SweepJob& job, int64_t query, uint8_t* out) {
+    const int64_t features = job.num_features, padded = byte_padded(features);
+    const double scale = job.packed.scale;
+    std::vector<double> squares(features, 0.0);
+    read_query(job, features, query, [&](int plane, int64_t k, int64_t width, const double* run) {
+      for (int64_t i = 0; i < width; ++i) {
+        const double most = kByteMost, t = run[i] / scale;
+        const double whole = std::isfinite(t) ? std::clamp(std::nearbyint(t), -most, most) : 0.0;
+        const double rest = run[i] - scale * whole;  // not finite: all pairs stay open
+        out[plane * padded + k + i] = static_cast<uint8_t>(static_cast<int>(whole) + 128);
+        squares[k + i] += rest * rest;
+      }
+      return true;
+    });
+    double sum = 0.0;
+    for (const double square : squares)
+      sum += job.facts.terms == Terms::squares ? square : std::sqrt(square);
+    const double length = job.facts.terms == Terms::squares ? std::sqrt(sum) : sum;
+    return round_up(length * (1.0 + 1e-6) + 0x1p-120);
+  }
+
+  const ByteTier* tier_;
+  int64_t most_;
+  std::vector<uint8_t> bytes_;
+  std::vector<float> moved_;
+  ByteJob job_{};
+};
 
 // A worker of a pass: survivors of the best k for each of so many queries, or one list of all pairs
 // that may be above their threshold.
@@ -25,6 +89,7 @@ struct OwnedTopkWorker : WorkerMemory {
   TopkWorker worker{};
 };
 
+constexpr int64_t kSurvivorBytes = 24 << 20;  // for all workers together, where k allows it
 constexpr int64_t kMostOpen = 4096;  // extra survivors of a query, as bytes leave more open
 
 class TopkPasses : protected Sweeps<OwnedTopkWorker, TopkJob> {
@@ -52,10 +117,14 @@ class TopkPasses : protected Sweeps<OwnedTopkWorker, TopkJob> {
       check_query(job_, query, &status_.bad_query);
   }
 
-  // `answers`: how many each query may have, for the choice of a tier; 0: unknown.
-  void run_passes(int64_t most_queries, int64_t answers) {
-    plan(most_queries, answers);
+  // `answers`: how many each query may have; 0: unknown.
+  void run_passes(int64_t answers) {
+    const int64_t bytes_of_query =
+        std::max<int64_t>(job_.capacity * static_cast<int64_t>(sizeof(Survivor)), 1);
+    plan(kSurvivorBytes / std::max(execution_.threads, 1) / bytes_of_query, answers);
     const int64_t queries = std::min(plan_.queries, num_queries_);
+    plan_.threads = static_cast<int>(
+        std::clamp<int64_t>(kSurvivorBytes / (queries * bytes_of_query), 1, plan_.threads));
     BytePass bytes(execution_, job_, std::max<int64_t>(answers, 1));
     // Bytes tell less of a candidate: more stay open until canonical scores of a few decide.
     if (bytes.serves(queries)) job_.capacity += std::min(7 * job_.capacity, kMostOpen);
@@ -67,7 +136,7 @@ class TopkPasses : protected Sweeps<OwnedTopkWorker, TopkJob> {
     };
     for (int64_t first = 0; is_ok(status_) && first < num_queries_; first += plan_.queries) {
       prepare_pass(first, std::min(plan_.queries, num_queries_ - first));
-      packed_.pack(isa_, job_);
+      packed_.pack(execution_, job_);
       if (int8_->serves(job_.num_queries)) {
         int8_->pack(job_);
         int8_->set_bases(bias_.magnitude());

@@ -24,6 +24,21 @@ bool is_better(const Scored& a, const Scored& b) {
   return a.candidate < b.candidate;
 }
 
+void write_best(std::vector<Scored>& scored, int64_t k, DType dtype, int64_t query, void* scores,
+                int64_t* ids) {
+  const int64_t count = std::min(k, static_cast<int64_t>(scored.size()));
+  std::partial_sort(scored.begin(), scored.begin() + count, scored.end(), is_better);
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t at = query * k + i;
+    const double score = i < count ? scored[i].score : -double{INFINITY};
+    ids[at] = i < count ? scored[i].candidate : -1;
+    if (dtype == DType::f64)
+      static_cast<double*>(scores)[at] = score;
+    else
+      static_cast<float*>(scores)[at] = static_cast<float>(score);
+  }
+}
+
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -64,19 +79,6 @@ Survivor exactly(double score, int64_t candidate) {  // a NaN costs more than ev
 
 bool lies_lower(const Survivor& a, const Survivor& b) { return a.high < b.high; }
 
-// Prefetches rows that get canonical scores next: no prefetcher of the machine knows of them.
-void prefetch_rows(const TopkJob& job, const std::vector<Pair>& pairs) {
-  constexpr int64_t line = 64 / sizeof(float);
-  const View& view = job.rows.view;
-  if (view.dtype != DType::f32 || view.step < 1) return;
-  for (const Pair& pair : pairs)
-    for (int plane = 0; plane < job.rows.planes; ++plane) {
-      const auto* from = run_at<float>(view, pair.candidate, plane, 0);
-      for (int64_t k = 0; k < job.num_features * view.step; k += line)
-        __builtin_prefetch(from + k);
-    }
-}
-
 // Returns the canonical scores of some survivors.
 std::vector<Scored> scores_of(const TopkJob& job, int64_t position, const Survivor* survivors,
                               int64_t count, TopkWorker& worker) {
@@ -85,7 +87,6 @@ std::vector<Scored> scores_of(const TopkJob& job, int64_t position, const Surviv
   std::vector<Scored> found(count);
   for (int64_t i = 0; i < count; ++i)
     pairs[i] = {job.query_ids[position], survivors[i].candidate};
-  prefetch_rows(job, pairs);
   job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
   for (int64_t i = 0; i < count; ++i) found[i] = {scores[i], survivors[i].candidate};
   return found;

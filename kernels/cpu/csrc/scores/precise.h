@@ -1,8 +1,7 @@
 // Functors of pairwise and indexed scores: as precise as float32 allows, as nothing decides their
-// pairs afterwards. Each functor gives the planes of either side, the factor included. The functors
-// of rscf scores (rscf_precise.h) are not the sweep's.
+// pairs afterwards. Each functor gives the planes of a row, the factor included, and the candidates
+// that a backward holds in registers.
 #pragma once
-#include "scores/rscf_precise.h"
 #include "scores/scores.h"
 
 namespace kgfast {
@@ -11,9 +10,8 @@ namespace {
 template <class Score>
 struct Precise : Score {
   static_assert(Score::terms != Terms::moduli, "the sweep's square root is not precise enough");
-  static_assert(!Score::is_rscf, "an rscf score has gradients of a scale and of a factor, too");
   static constexpr int row_planes = Score::planes;
-  static constexpr int group = (Simd::W == 16 ? 8 : 4) / Score::planes;  // candidates of a backward
+  static constexpr int group = (Simd::W == 16 ? 8 : 4) / (Score::is_rscf ? 2 : 1);
 };
 
 template <>
@@ -28,10 +26,6 @@ struct Precise<Rotate> : Rotate {
 
 template <bool Factor>
 struct Precise<SweptRotate<Factor>> : RscfRotate<Factor> {};
-template <bool Factor>
-struct Precise<SweptL1<Factor>> : RscfL1<Factor> {};
-template <bool Factor>
-struct Precise<SweptL2<Factor>> : RscfL2<Factor> {};
 
 // Adds one feature's share of a score. Phases beyond kNear need Near = false; `worst` keeps the
 // largest square of a phase, to tell such phases.

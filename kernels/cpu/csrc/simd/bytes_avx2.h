@@ -1,5 +1,5 @@
-// Bytes and words of AVX2, beside simd/avx2.h: 32 bytes, or 16 signed 16-bit numbers. Two products of
-// words and a sum are two instructions, vpmaddwd and vpaddd.
+// Bytes and words of AVX2, beside simd/avx2.h: 32 bytes, or 16 signed 16-bit numbers. Two products
+// of words and a sum are two instructions, vpmaddwd and vpaddd.
 #pragma once
 #include "simd/avx2.h"
 

@@ -1,4 +1,4 @@
-#include "host/row_adam.h"
+#include "host/training.h"
 
 #include <cmath>
 
@@ -6,8 +6,6 @@
 
 namespace kgfast {
 namespace {
-
-constexpr int64_t kRowsPerTask = 16;
 
 // Updates one row. The constants are copies, so that no write can change them.
 void update_row(const RowAdamJob& job, int64_t position) {
@@ -31,8 +29,25 @@ void update_row(const RowAdamJob& job, int64_t position) {
 
 }  // namespace
 
+void loss_pass(const Execution& execution, LossPass pass, const LossTile& tile) {
+  constexpr int64_t rows_per_task = 8;
+  const TrainingKernels& kernels = *execution.isa.training;
+  parallel_parts(execution.threads, tile.rows, rows_per_task, never,
+                 [&](int, int64_t first, int64_t last) {
+                   for (int64_t row = first; row < last; ++row) kernels.loss_row(pass, tile, row);
+                 });
+}
+
+void adagrad(const Execution& execution, const AdagradJob& job) {
+  constexpr int64_t numbers_per_task = 1 << 15;
+  const TrainingKernels& kernels = *execution.isa.training;
+  parallel_parts(execution.threads, job.count, numbers_per_task, never,
+                 [&](int, int64_t first, int64_t last) { kernels.adagrad(job, first, last); });
+}
+
 void row_adam(const RowAdamJob& job, int threads) {
-  parallel_parts(threads, job.count, kRowsPerTask, never, [&](int, int64_t first, int64_t last) {
+  constexpr int64_t rows_per_task = 16;
+  parallel_parts(threads, job.count, rows_per_task, never, [&](int, int64_t first, int64_t last) {
     for (int64_t position = first; position < last; ++position) update_row(job, position);
   });
 }
