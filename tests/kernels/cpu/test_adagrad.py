@@ -5,8 +5,6 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from kgfast.training.config import Config
-from kgfast.training.optimizer import Optimizer
 from support.sampled import threads
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -56,33 +54,6 @@ def test_threads_change_no_bit():
     assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
 
 
-def test_an_optimizer_of_a_run_is_that_of_torch():
-    def trained(served):
-        model = torch.nn.Module()
-        model.entity = torch.nn.Parameter(torch.linspace(-1, 1, 90).view(9, 10))
-        config = Config.from_dict(
-            {
-                "dataset": {"name": "x"},
-                "model": {"name": "distmult", "base_dim": 10},
-                "optim": {"name": "adagrad", "lr": 0.1},
-                "train": {"steps": 1},
-            }
-        ).optim
-        with ops.use_backend("cpu" if served else "reference"):
-            optimizer = Optimizer(model, config, lazy=False)
-            assert optimizer.runs_on_kernels == served
-            for step in range(3):
-                model.entity.grad = model.entity.detach() * 3
-                optimizer.step(step, 0.1)
-        return {"entity": model.entity.detach(), **optimizer.tensors()}
-
-    ours, theirs = trained(True), trained(False)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name])
-    assert ours["entity.step"] == 3
-
-
 @pytest.mark.parametrize("shape", [(7, 3), (5, 2, 16), (41, 1000), (3, 40_001)])
 def test_some_rows_are_as_in_a_step_of_all(isa, shape):
     table, gradients = steps_of(shape)
@@ -94,10 +65,3 @@ def test_some_rows_are_as_in_a_step_of_all(isa, shape):
     ):
         assert torch.equal(got[ids], whole[ids])
         assert torch.equal(got[rest], before[rest])
-
-
-def test_a_gradient_may_have_strides():
-    table, gradients = steps_of((6, 5))
-    strided = [it.t().contiguous().t() for it in gradients]
-    found, expected = adagrad_of(table, strided, 0.0), adagrad_of(table, gradients, 0.0)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

@@ -169,11 +169,3 @@ def test_few_queries_read_the_bytes(monkeypatch, score):
     assert PACKING.reads(own.panels)
     found = run.topk(Operands(queries[:1], own), 1, None, CHECKS)[1]
     assert torch.equal(found, expected[0])
-
-
-def test_what_has_no_bytes():
-    table = rows_of("normal", 70, 64)
-    assert "bytes" not in PACKING.pack(Prepared(table, get_score("dot"))).tensors
-    assert "bytes" not in PACKING.pack(Prepared(table.double(), get_score("l1"))).tensors
-    croppable = PACKING.pack(Prepared(table, get_score("l1")), croppable=True)
-    assert "bytes" not in croppable.tensors

@@ -1,4 +1,4 @@
-"""The extension, and the package, on emulated processors that lack instructions of this machine."""
+"""The extension on emulated processors that lack instructions of this machine."""
 
 import json
 import os
@@ -66,13 +66,3 @@ def test_instruction_sets_agree():
     """Ranks and the best are equal integers; scores, losses, gradients and updates are close."""
     for results in printed_here(cpu.extension.__file__)["results"].values():
         compare(results, printed_here(cpu.extension.__file__)["results"]["baseline"])
-
-
-@pytest.mark.slow
-@EACH
-def test_the_package(processor):
-    best = PROCESSORS[processor]
-    there = printed(emulator=(QEMU, "-cpu", processor))
-    assert there["best"] == best
-    assert best in there["info"]
-    compare(there["results"], printed_here(KGFAST_CPU_ISA=best)["results"])

@@ -88,51 +88,28 @@ def test_tiers_go_beside_panels(isa, score, forced):
         assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
 
 
-class TestInt8:
-    """Panels of the int8 tier: half the bytes."""
+@pytest.fixture
+def has_int8(isa):
+    if "int8" not in tiers.available(isa):
+        pytest.skip(lacks("int8") or f"int8 does not go beside {isa}")
 
-    @pytest.fixture(autouse=True)
-    def has_the_tier(self, isa):
-        if "int8" not in tiers.available(isa):
-            pytest.skip(lacks("int8") or f"int8 does not go beside {isa}")
 
-    def test_dots_of_many_features_are_packed_so(self):
-        table = torch.randn(200, 70)
-        assert packed(table, "dot").panels.number_format == "int16"
-        assert packed(table[:, :8], "dot").panels.number_format == "float32"
-        assert packed(table, "l1").panels.number_format == "float32"
-        croppable = PACKING.pack(Prepared(table, get_score("dot")), croppable=True)
-        assert croppable.number_format == "float32"
-        halves = packed(torch.randn(200, 64).bfloat16(), "dot").panels
-        assert halves.nbytes <= 1.5 * 200 * 64 * 2
-
-    def test_they_are_read_as_the_tier_is_wanted(self, monkeypatch):
-        own = packed(torch.randn(20_000, 70), "dot")
-        assert PACKING.reads(own.panels)
-        expected = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
-        monkeypatch.setenv("KGFAST_TIERS", "none")
-        assert not PACKING.reads(own.panels)
-        own.panels.tensors["panels"].zero_()
-        found = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
-        assert torch.equal(found[0], expected[0])
-        monkeypatch.delenv("KGFAST_TIERS")
-        found = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
-        assert not torch.equal(found[0], expected[0])
-
-    @pytest.mark.parametrize("count", [1, 2, 16, 17])
-    def test_few_queries_of_large_and_small_rows(self, count):
-        generator = torch.Generator().manual_seed(count)
-        table = torch.randn(333, 100, generator=generator)
-        table *= 10.0 ** torch.randint(-30, 18, (333, 1), generator=generator)
-        table[5:50] = table[5]
-        queries = torch.randn(count, 100, generator=generator)
-        targets = torch.randint(333, (count,), generator=generator)
-        plain, own = Prepared(table, get_score("dot")), packed(table, "dot")
-        known = Known(*no_known(count))
-        both = [counts_of(Operands(queries, it), targets, known) for it in (plain, own)]
-        assert torch.equal(*both)
-        best = [run.topk(Operands(queries, it), 9, None, CHECKS) for it in (plain, own)]
-        assert all(torch.equal(a, b) for a, b in zip(*best, strict=True))
+def test_dots_of_many_features_take_half_the_bytes(has_int8, monkeypatch):
+    table = torch.randn(20_000, 70)
+    own = packed(table, "dot")
+    assert own.panels.number_format == "int16"
+    assert packed(table[:, :8], "dot").panels.number_format == "float32"
+    croppable = PACKING.pack(Prepared(table, get_score("dot")), croppable=True)
+    assert croppable.number_format == "float32"
+    halves = packed(torch.randn(200, 64).bfloat16(), "dot").panels
+    assert halves.nbytes <= 1.5 * 200 * 64 * 2
+    asked = Operands(torch.ones(1, 70), own), 3, None, CHECKS
+    expected = run.topk(*asked)
+    own.panels.tensors["panels"].zero_()
+    assert not torch.equal(run.topk(*asked)[0], expected[0])
+    monkeypatch.setenv("KGFAST_TIERS", "none")
+    assert not PACKING.reads(own.panels)
+    assert torch.equal(run.topk(*asked)[0], expected[0])
 
 
 def test_panels_of_another_shape_are_not_read(isa):

@@ -1,9 +1,7 @@
 """Threads, forks, signals, the end of the interpreter, and memory limits, of the CPU backend."""
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from kgfast.kernels import cpu
 from support.forked import printed_by, start
-from support.paths import TESTS
 from support.process_scripts import PRELUDE as SCRIPT_PRELUDE
 from support.process_scripts import SCRIPTS
 from support.processes import finish, run_script
@@ -111,34 +108,6 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
     assert finish(process, timeout=90) == "[5]\n"
 
 
-@pytest.mark.slow
-def test_interrupts_while_threads_that_sweep_are_joined():
-    process = run_script(
-        """
-        def forever(batch):
-            while True:
-                sweep(batch)
-
-        # Long ones: torch ends a process whose threads are within its own operators at its end.
-        threads = [threading.Thread(target=forever, args=(batch,)) for batch in (2000, 20_000)]
-        for thread in threads:
-            thread.start()
-        print("sweeping", flush=True)
-        for thread in threads:
-            thread.join()
-        """,
-        PRELUDE,
-    )
-    assert process.stdout.readline() == "sweeping\n"
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.3)  # the second one ends the wait for threads when the interpreter ends
-        process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    process.kill()
-    assert process.returncode in (1, -signal.SIGINT), (process.returncode, errors[-4000:])
-
-
 @needs_linux
 @pytest.mark.parametrize(
     ("rows", "k", "batch"),
@@ -176,34 +145,3 @@ def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
         print(sorted(ends))
     """
     assert printed_by(script, PRELUDE, timeout=240) == "['refused', 'served']\n"
-
-
-@needs_linux
-def test_the_first_error_of_a_worker_needs_no_memory(tmp_path):
-    """No worker gets any memory, which a library in front of the system's sees to."""
-    compiler, library = shutil.which("cc"), tmp_path / "no_memory.so"
-    if compiler is None:
-        pytest.skip("no C compiler is installed")
-    source = TESTS / "support" / "no_memory.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library], check=True)
-    process = run_script(
-        f"""
-        import ctypes
-
-        refuses = ctypes.c_int.in_dll(ctypes.CDLL({str(library)!r}), "refuses")
-        table = torch.zeros(20_000, 1)
-        greater()  # the pool is there, and none of its threads has thrown anything
-        refused = 0
-        while not refused:  # the caller may have done all of it before a worker wakes up
-            refuses.value = 1
-            try:
-                topk(table[:24], table, 20_000)
-            except MemoryError:
-                refused += 1
-            refuses.value = 0
-        print(refused, greater(), topk(table[:24], table, 20_000)[1][-1, -1].item())
-        """,
-        PRELUDE,
-        env=os.environ | {"LD_PRELOAD": str(library)},
-    )
-    assert finish(process, timeout=240) == "1 7 19999\n"

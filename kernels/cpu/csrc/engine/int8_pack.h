@@ -189,6 +189,12 @@ inline Int8Norms norms_of(const Int8Sums& sums, int64_t features) {
   return norms;
 }
 
+constexpr int64_t kAhead = 4;  // rows that are fetched before they are read
+
+inline void fetch(const float* row, int64_t features) {
+  for (int64_t k = 0; k < features; k += 16) __builtin_prefetch(row + k);
+}
+
 // Returns a row of a view as floats: in place, or converted into `out`.
 inline const float* row_floats(const View& view, int64_t row, int64_t features, float* out) {
   if (view.dtype == DType::f32 && view.step == 1) return run_at<float>(view, row, 0, 0);
@@ -238,6 +244,8 @@ inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, fl
     Int8Sums sums;
     for (int64_t i = 0; i < kInt8Column; ++i) {  // the last candidate fills up the panel
       const int64_t id = candidate_of(job, first + std::min(column + i, valid - 1));
+      const int64_t next = candidate_of(job, first + std::min(column + i + kAhead, valid - 1));
+      if (is_direct(job.rows)) fetch(run_at<float>(job.rows.view, next, 0, 0), features);
       pack(row_floats(job.rows.view, id, features, floats), static_cast<int>(i), &sums);
     }
     finish(column);
