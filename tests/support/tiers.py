@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu import tiers, views
 
 INT8, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
@@ -41,6 +41,7 @@ def serving(mask: int) -> Iterator[None]:
     """Let only the tiers of a mask serve."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiers, "mask", lambda: mask)
+        patch.setattr(views, "_machine", lambda count, *_: views.Machine(cpu.isa(), count, mask))
         yield
 
 

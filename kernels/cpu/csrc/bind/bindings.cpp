@@ -100,7 +100,6 @@ void bind_ranks(py::module_& module) {
       "counts"_a);
 }
 
-// Best k candidates: `scores` and `ids` are [B, k].
 void bind_best(py::module_& module) {
   module.def(
       "topk",
@@ -148,7 +147,6 @@ void bind_best(py::module_& module) {
           "machine"_a, "indptr"_a, "ids"_a, "scores"_a);
 }
 
-// Panels of all rows of a table, of so many features.
 void bind_panels(py::module_& module) {
   // Returns the lanes and planes of a panel of a score.
   module.def("panel_shape", [](const std::string& isa, int score) {
@@ -214,7 +212,7 @@ void bind_scores(py::module_& module) {
         job.per_query = per_query;
         job.bias = reinterpret_cast<const float*>(operands.bias_view.data);
         job.out = out;
-        stop_if(compute(machine, [&](const Execution& execution) { return scores(execution, job); }));
+        stop_if(compute(machine, [&](const auto& execution) { return scores(execution, job); }));
       },
       "machine"_a, "operands"_a, "widths"_a, "slots"_a, "index"_a, "per_query"_a, "out"_a);
   module.def(

@@ -1,10 +1,8 @@
 // The gradients of indexed scores: each row sums what its partners add to it, features in lanes.
 //
-// Cost model: memory, and the instructions that pairwise_backward.h counts, twice. A row is read
-// once per pair for the queries' gradient, and once for its own, with the queries that name it.
+// Cost model: memory, and the instructions that pairwise_backward.h counts, twice.
 //
-// Order: sums of 64 pairs go to a second level. A query takes its pairs in the order of the index,
-// and a row takes its pairs in the order of their positions.
+// Order: sums of 64 pairs, in the order of the index, go to a second level.
 #pragma once
 #include <algorithm>
 #include <cstring>

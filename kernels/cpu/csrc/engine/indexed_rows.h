@@ -213,18 +213,24 @@ inline void row_squares(const Rows& rows, const int64_t* ids, int64_t count, int
                         float* out) {
   alignas(64) float run[kRun];
   for (int64_t k = 0; k < count; ++k) {
-    V sums[2] = {Simd::zero(), Simd::zero()};
+    V sums[4] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
     for (int64_t feature = 0; feature < features; feature += kRun) {
       const int64_t width = std::min(kRun, features - feature);
       const float* from = is_direct(rows) ? floats_at(rows, ids[k], 0, feature) : run;
       if (from == run) load_plane(rows, ids[k], 0, feature, width, run);
-      for (int64_t i = 0; i < width; i += Simd::W) {
+      int64_t i = 0;
+      for (; i + 4 * Simd::W <= width; i += 4 * Simd::W)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          const V x = Simd::load(from + i + j * Simd::W);
+          sums[j] = Simd::fma(x, x, sums[j]);
+        }
+      for (; i < width; i += Simd::W) {
         const V x = i + Simd::W <= width ? Simd::load(from + i) : load_part(from + i, width - i);
-        V& sum = sums[i / Simd::W % 2];
-        sum = Simd::fma(x, x, sum);
+        sums[0] = Simd::fma(x, x, sums[0]);
       }
     }
-    out[k] = sum_lanes(Simd::add(sums[0], sums[1]));
+    out[k] = sum_lanes(Simd::add(Simd::add(sums[0], sums[1]), Simd::add(sums[2], sums[3])));
   }
 }
 

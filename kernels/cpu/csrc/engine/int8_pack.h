@@ -1,8 +1,6 @@
 // Packs rows as whole numbers of two bytes, and measures their roundings.
 //
-// Cost model: two passes over a row, three where its norm is limited, of 14 instructions for a
-// vector of 512 bits on two vector ports; columns of 16 rows are transposed as words of 4 bytes, 2
-// shuffles for 16 numbers.
+// Cost model: two passes over a row, three where its norm is limited, of 14 instructions a vector.
 #pragma once
 #include <algorithm>
 #include <cmath>

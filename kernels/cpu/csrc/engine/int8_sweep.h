@@ -12,10 +12,8 @@
 // are multiplied together lie together: a tile of 16 and a column would fill a first-level cache.
 //
 // Cost model, per 16 pairs and 2 features: 1 instruction of AVX512-VNNI, 4 of AVX2, where float32
-// takes 2 and 4; and 12 instructions for sums of 16 pairs.
-//
-// Few queries wait for the memory: from panels of an index they read the high bytes first, a
-// quarter of float32, then the low bytes of columns that the high bytes leave open.
+// takes 2 and 4. Few queries wait for the memory: from panels of an index they read the high bytes
+// first, then the low bytes of columns that the high bytes leave open.
 #pragma once
 #include "engine/int8_pack.h"
 #include "engine/sweep.h"

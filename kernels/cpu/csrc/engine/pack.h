@@ -1,7 +1,7 @@
 // Packing: candidates into panels of lanes, queries into tiles, both feature-major.
 //
-// Cost model: a panel of float32 rows is one pass of W x W transposes in registers, about two
-// cycles a number where the table comes from memory; other dtypes and strides are converted first.
+// Cost model: a panel of float32 rows is one pass of W x W transposes in registers; other dtypes
+// and strides are converted first.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -5,12 +5,10 @@
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, and 10 with all
 // other work; l2 3, l1 5, rscf_rotate 39 instructions. A group of candidates and their gradients
 // stay in registers while 32 queries and the queries' gradients stream from the first-level cache.
-// A task owns about kSpan floats of every row, so that a tile of coefficients is made once for
-// several vectors of features. The lines of a tile are fetched one tile ahead.
+// A task owns about kSpan floats of every row. The lines of a tile are fetched one tile ahead.
 //
-// Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second level. Any
-// worker may do any task: one task owns a candidate's gradient, and the stripes' parts of a query's
-// gradient are added in their order.
+// Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second level, and
+// the stripes' parts of a query's gradient are added in their order.
 #pragma once
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,5 @@
 // Scores of `dot`, as products like its gradients: rows are the coefficients, read in place, and
-// queries are the lanes. Queries are transposed once, and scores when they are stored. To transpose
-// the table instead would take D numbers a row for every pass over the queries.
+// queries are the lanes. Queries are transposed once, and scores when they are stored.
 //
 // Crops: sums of kDepth features, in registers, are folded in their order from feature 0. Where a
 // crop ends inside, its part is summed apart, so a crop's score has the bits of that crop alone.

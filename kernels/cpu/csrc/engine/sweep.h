@@ -3,11 +3,10 @@
 // Cost model (rotate, AVX-512): 4 queries x 4 vectors of 16 candidates; per feature 8 vector loads
 // and 8 broadcasts for 16 x 6 arithmetic instructions. Sums run over 64 features in registers and
 // are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
-// A panel is packed once and stays in the second-level cache while every tile sweeps it.
 //
-// A consumer (counting.h, topk_sweep.h) receives the totals. Past the consumer's `limit` a query
-// needs no more of a panel, in a crop and later crops. `take` receives the totals of one query
-// where a crop ends, so nested crops cost one sweep over the widest.
+// A consumer (counting.h, topk_sweep.h, pairwise_sweep.h) receives the totals. Past its `limit` a
+// query needs no more of a panel, in a crop and later crops. `take` receives the totals of one
+// query where a crop ends, so nested crops cost one sweep over the widest.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -103,27 +102,14 @@ inline bool all_past(const V (&totals)[Q][Score::vectors], const float* limits) 
   return true;
 }
 
-// Adds up to kSumBlock features to sums in registers: to a copy of `into`, or, if `folds`, to new
-// ones that are then added to `into`. Not inlined: within its caller, gcc 12 keeps a quarter of the
-// sums of l1 in memory, at 1.1 times the time.
-template <class Score, int Q, bool folds>
+// Adds `count` features to short sums.
+template <class Score, int Q>
 __attribute__((noinline)) void add_features(const BlockPlace& place, int64_t count,
-                                            V (&into)[Q][Score::vectors]) {
-  constexpr int B = Score::vectors;
-  V sums[Q][B];
-#pragma GCC unroll 8
-  for (int a = 0; a < Q; ++a)
-#pragma GCC unroll 4
-    for (int b = 0; b < B; ++b) sums[a][b] = folds ? Simd::zero() : into[a][b];
+                                            V (&sums)[Q][Score::vectors]) {
   if constexpr (Score::has_phase)
     accumulate_turned<Score, Q>(place, count, sums);
   else
     accumulate<Score, Q>(place.panel, place.tile, count, sums);
-#pragma GCC unroll 8
-  for (int a = 0; a < Q; ++a)
-#pragma GCC unroll 4
-    for (int b = 0; b < B; ++b)
-      into[a][b] = folds ? Simd::add(into[a][b], sums[a][b]) : sums[a][b];
 }
 
 // Adds short sums to totals.
@@ -131,6 +117,33 @@ template <class Score, int Q>
 inline void fold(const V (&sums)[Q][Score::vectors], V (&totals)[Q][Score::vectors]) {
   for (int a = 0; a < Q; ++a)
     for (int b = 0; b < Score::vectors; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
+}
+
+// Adds `count` features to totals, in blocks; false when the tile was abandoned. Not inlined:
+// within its caller, gcc 12 keeps a quarter of the sums of l1 in memory, at 1.1 times the time.
+template <class Score, int Q>
+__attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
+                                        const float* limits, V (&totals)[Q][Score::vectors]) {
+  constexpr int B = Score::vectors;
+  for (int64_t k = 0; k < count; k += kSumBlock) {
+    const int64_t width = count - k < kSumBlock ? count - k : kSumBlock;
+    V sums[Q][B];
+#pragma GCC unroll 8
+    for (int a = 0; a < Q; ++a)
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) sums[a][b] = Simd::zero();
+    const BlockPlace here = place.at<Score>(k);
+    if constexpr (Score::has_phase)
+      accumulate_turned<Score, Q>(here, width, sums);
+    else
+      accumulate<Score, Q>(here.panel, here.tile, width, sums);
+#pragma GCC unroll 8
+    for (int a = 0; a < Q; ++a)
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
+    if (is_monotone<Score> && k + width < count && all_past<Score, Q>(totals, limits)) return false;
+  }
+  return true;
 }
 
 // Facts of a panel, shared by all its tiles.
@@ -194,28 +207,34 @@ void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int6
     if (++crop < job.num_crops) find_limits<Consumer, Q>(job, facts, crop, position, limits);
   };
   find_limits<Consumer, Q>(job, facts, crop, position, limits);
-  for (int64_t at = 0; at < end; at += kSumBlock) {
-    if (is_monotone<Score> && at && all_past<Score, Q>(totals, limits)) return;
-    const int64_t stop = at + kSumBlock < end ? at + kSumBlock : end;
-    if (job.crops[crop].end >= stop) {
-      add_features<Score, Q, true>(place.at<Score>(at), stop - at, totals);
-    } else {
-      V sums[Q][B];
-      for (auto& row : sums)
-        for (V& sum : row) sum = Simd::zero();
-      for (int64_t from = at; from < stop;) {
-        const int64_t next = job.crops[crop].end < stop ? job.crops[crop].end : stop;
-        add_features<Score, Q, false>(place.at<Score>(from), next - from, sums);
-        from = next;
-        if (from == stop) break;
-        V ended[Q][B];
-        std::copy(&totals[0][0], &totals[0][0] + Q * B, &ended[0][0]);
-        fold<Score, Q>(sums, ended);
-        take(ended);
-      }
-      fold<Score, Q>(sums, totals);
+  for (int64_t at = 0; crop < job.num_crops;) {
+    const int64_t crop_end = job.crops[crop].end;
+    if (at == crop_end) {
+      take(totals);
+      continue;
     }
-    if (job.crops[crop].end == stop) take(totals);
+    if (is_monotone<Score> && at && all_past<Score, Q>(totals, limits)) return;
+    int64_t stop = crop_end == end ? end : crop_end / kSumBlock * kSumBlock;
+    if (at < stop) {  // whole blocks
+      if (!run_tile<Score, Q>(place.at<Score>(at), stop - at, limits, totals)) return;
+      at = stop;
+      continue;
+    }
+    stop = at + kSumBlock < end ? at + kSumBlock : end;
+    V sums[Q][B];
+    for (auto& row : sums)
+      for (V& sum : row) sum = Simd::zero();
+    while (at < stop) {
+      const int64_t next = job.crops[crop].end < stop ? job.crops[crop].end : stop;
+      add_features<Score, Q>(place.at<Score>(at), next - at, sums);
+      at = next;
+      if (at == stop) break;
+      V ended[Q][B];
+      std::copy(&totals[0][0], &totals[0][0] + Q * B, &ended[0][0]);
+      fold<Score, Q>(sums, ended);
+      take(ended);
+    }
+    fold<Score, Q>(sums, totals);
   }
 }
 

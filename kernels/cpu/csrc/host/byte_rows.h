@@ -2,8 +2,7 @@
 // memory, and show that most candidates are too far.
 //
 // A row is x = s X + r: s is one scale of a table, X are whole numbers of a byte, and r is the
-// rest. By the triangle inequality |q - c| differs from s |Q - C| by at most |r| of both, in the
-// score's norm. Packing measures |r|. docs/explanation/exactness.md has the bound.
+// rest, which packing measures. docs/explanation/exactness.md has the bound.
 //
 // Layout of a panel (64 candidates, P planes of K numbers, which are a multiple of 8, zeros at the
 // end):

@@ -2,8 +2,7 @@
 // words are exact integers.
 //
 // A row x is s (X + r): s is a scale, X = 256 H + L are whole numbers of two signed bytes each, and
-// r is the rounding, |r_k| <= 1/2. A product of rows is s s' X.X', with an error that the norms of
-// r and x bound; without the low bytes, the norm of L too: docs/explanation/exactness.md.
+// r is the rounding, |r_k| <= 1/2: docs/explanation/exactness.md.
 //
 // Layout of a panel of an index (64 candidates, K features, which are a multiple of 64, zeros at
 // the end):

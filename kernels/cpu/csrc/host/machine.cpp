@@ -15,10 +15,9 @@
 namespace kgfast {
 namespace {
 
-// Features of an x86 machine and its operating system, read from the machine. The compiler's own
-// __builtin_cpu_supports needs a library that Windows' linker does not know.
+// Features of an x86 machine and its operating system, each with the others that its kernels are
+// compiled for. The compiler's own __builtin_cpu_supports needs a library that Windows lacks.
 struct X86 {
-  // Each feature includes the others that its kernels are compiled for.
   bool avx2, avx512, avx512vnni;
 };
 

@@ -77,7 +77,10 @@ double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t quer
   return (of_magnitudes ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
 }
 
-double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+// Returns the error that a query of an rscf score contributes (docs/explanation/exactness.md), and
+// the loss of flushed entries. The error is infinite where a phase may be too large for a sine, or
+// a scale is so small that it is flushed.
+static double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                          int64_t query) {
   const bool has_factor = job.facts.has_factor, is_complex = job.rows.planes == 2;
   const bool squares = job.facts.terms == Terms::squares;
@@ -110,7 +113,7 @@ double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound
 }
 
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
-                                    int64_t query, double magnitude) {
+                             int64_t query, double magnitude) {
   constexpr double u = 0x1p-24;
   double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
   if (job.facts.is_rscf) {
@@ -123,8 +126,7 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
   return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
 }
 
-bool find_factor_reach(SweepJob& job, int threads,
-                              const std::function<bool()>& interrupted) {
+bool find_factor_reach(SweepJob& job, int threads, const std::function<bool()>& interrupted) {
   constexpr int64_t rows_per_task = 256;
   const View& factor = job.rows.factor;
   job.factor_reach = job.factor_largest = 0.0;

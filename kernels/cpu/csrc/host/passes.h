@@ -118,13 +118,6 @@ void check_query(const SweepJob& job, int64_t query, int64_t* bad);
 // Returns an upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
-// Returns the error that a query of an rscf score contributes: for rscf_rotate sum |q_k| (per_query
-// + per_shift |a_k| reach), for rscf_l1 sum (per_query |q_k| + per_shift |a_k| reach), for rscf_l2
-// the Euclidean norms of both; and the loss of flushed entries of products. The error is infinite
-// where a phase may be too large for a sine, or a scale is so small that it is flushed.
-double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
-                         int64_t query);
-
 // An error: base + slope * norm of the candidate.
 struct AbsoluteError {
   float base, slope;
@@ -133,13 +126,12 @@ struct AbsoluteError {
 // Returns the absolute error of a query's comparisons with numbers up to `magnitude`, over so many
 // features.
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
-                                    int64_t query, double magnitude);
+                             int64_t query, double magnitude);
 
 // Finds the largest distance of the candidates' factors from their origin, and their largest size,
 // rounding to float32 included. Skips numbers that are not finite, which decide nothing. Returns
 // true if interrupted.
-bool find_factor_reach(SweepJob& job, int threads,
-                              const std::function<bool()>& interrupted);
+bool find_factor_reach(SweepJob& job, int threads, const std::function<bool()>& interrupted);
 
 // Returns the known answers of a query, ascending, each once.
 std::vector<int64_t> sorted_known(const Known& known, int64_t query);

@@ -2,8 +2,7 @@
 //
 // One call at a time has the workers: two would only share the same cores. A call within a call
 // (from a signal handler of Python that runs in the middle of a sweep) has the caller alone. A
-// process after fork() makes its own pool, as it has none of its parent's threads, and nobody would
-// release the parent's locks.
+// process after fork() makes its own pool.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Scores of every query with every row of a table, or with rows that it names itself.
-//
-// Plain data, like job.h: it crosses translation units of different instruction sets.
+// Scores of every query with every row of a table, or with rows that it names itself. Plain data,
+// like job.h.
 #pragma once
 #include "host/execution.h"
 

@@ -2,8 +2,7 @@
 // of rows of a table, in place and in one pass.
 //
 // Cost model of updates, per number: a division, a square root, and 20 bytes for Adagrad, 28 for
-// Adam: parameters and moments are read and written once, the gradient is read once. Memory is the
-// limit.
+// Adam. Memory is the limit.
 #pragma once
 #include "host/execution.h"
 

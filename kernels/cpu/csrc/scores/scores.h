@@ -1,7 +1,6 @@
 // One functor per score: the equation, the tile that holds it in registers, one line of float32 for
 // the sweep, one of float64 for the canonical score, and `backward`, which adds gradients to dq and
-// dc. The g of `backward` is the score's gradient times `grad_scale`. A new score changes no
-// engine: hosts know a score by the facts of its functor (facts_of).
+// dc. The g of `backward` is the score's gradient times `grad_scale`.
 //
 // A sweep accumulates a *distance*, lower is better, so that one comparison serves every score;
 // `dot` sweeps the negated query.
