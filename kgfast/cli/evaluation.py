@@ -62,8 +62,8 @@ def evaluate(
 ) -> None:
     """Rank a split, or classify triples, with a run or with tables."""
     if classify:
-        of_ranks = {"--split": split != flags.Split.test, "--side": side, "--hits": hits}
-        of_ranks |= {"--raw": raw, "--known": known, "--types": types}
+        of_ranks: dict[str, Any] = {"--split": split != flags.Split.test, "--side": side}
+        of_ranks |= {"--hits": hits, "--raw": raw, "--known": known, "--types": types}
         of_ranks |= {"--max-memory": max_memory, "--partial": partial}
         check_no_options("ranks, which --classify does not", of_ranks)
         from kgfast.eval.classification import class_table

@@ -108,7 +108,7 @@ def predict(
     if known and include_known:
         raise ValueError("give --known or --include-known, not both")
     if every:
-        of_queries = {"--above": above, "--dim": dim, "--queries": queries}
+        of_queries: dict[str, Any] = {"--above": above, "--dim": dim, "--queries": queries}
         of_queries |= {"--candidates": candidates, "--types": types}
         check_no_options("goes with queries, not with --all", of_queries)
     elif queries is not None and (head or relation or tail):

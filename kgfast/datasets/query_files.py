@@ -54,10 +54,11 @@ def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
     queries: Queries = {}
     for side in (role for role in _ROLES if role in columns):
         ids = {
-            role: torch.tensor(own, dtype=torch.int64, device="cpu")
-            for role, own in columns[side].items()
+            role: torch.tensor(values, dtype=torch.int64, device="cpu")
+            for role, values in columns[side].items()
         }
-        queries[side] = ids.pop("place"), ids
+        places = ids.pop("place")
+        queries[side] = places, ids
     return queries
 
 
