@@ -9,7 +9,6 @@ losses over all entities, where each process sums over one share of the batch.
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Backend, Losses, NegativeLosses
@@ -182,10 +181,8 @@ class SharedLosses(Losses):
         *,
         keep: bool = False,
     ) -> LossRows:
-        own, share = self._own(operands, checks)
-        made = LossRows(*_no_rows(operands))
-        if own is not None:
-            made = self._losses.value(own, loss.of_queries(share))
+        share = self._share(operands, checks)
+        made = self._losses.value(operands.of_queries(share), loss.of_queries(share))
         count, join = operands.num_queries, self._processes.join
         rows = LossRows(join(made.rows, count), join(made.linear, count))
         if made.logsumexp is not None and isinstance(loss, CrossEntropy):
@@ -202,13 +199,11 @@ class SharedLosses(Losses):
         need: LossNeed,
         made: LossRows | None = None,
     ) -> LossGradients:
-        own, share = self._own(operands, None)
-        if own is None:
-            return self._summed(operands, _no_gradients(operands, need))
+        share = self._share(operands, None)
         if made is not None and made.logsumexp is not None:
             made = LossRows(made.rows[share], made.linear[share], made.logsumexp[share])
         given = loss.of_queries(share), weights[share], need, made
-        return self._summed(operands, self._losses.gradients(own, *given))
+        return self._summed(operands, self._losses.gradients(operands.of_queries(share), *given))
 
     def value_and_gradients(
         self,
@@ -218,13 +213,11 @@ class SharedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> LossTotal:
-        own, share = self._own(operands, checks)
-        rows, linear, _ = _no_rows(operands)
-        made = LossTotal(rows.sum(), linear, _no_gradients(operands, need))
-        if own is not None:
-            made = self._losses.value_and_gradients(own, loss.of_queries(share), divisor, need)
-        parts = self._processes.gather_numbers(made.total.double().reshape(1))
-        total = parts.sum().to(made.total.device, made.total.dtype)
+        share = self._share(operands, checks)
+        given = operands.of_queries(share), loss.of_queries(share), divisor, need
+        made = self._losses.value_and_gradients(*given)
+        totals = self._processes.gather_numbers(made.total.double().reshape(1))
+        total = totals.sum().to(made.total.device, made.total.dtype)
         linear = self._processes.join(made.linear, operands.num_queries)
         if checks is not None:
             checks.scores(linear)
@@ -233,32 +226,15 @@ class SharedLosses(Losses):
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         self._losses.scale(gradients, factor)
 
-    def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
-        """Check all labels; return the share of this process, and its queries or None."""
+    def _share(self, operands: Operands, checks: LossChecks | None) -> slice:
+        """Check all labels, and return the queries of this process."""
         if checks is not None:
             checks.labels()
-        share = self._processes.share(operands.num_queries)
-        return (operands.of_queries(share) if share.start < share.stop else None), share
+        return self._processes.share(operands.num_queries)
 
-    def _summed(self, operands: Operands, own: LossGradients) -> LossGradients:
-        queries = own.queries
+    def _summed(self, operands: Operands, mine: LossGradients) -> LossGradients:
+        queries = mine.queries
         if queries is not None:
             queries = self._processes.join(queries, operands.num_queries)
-        others = [None if it is None else self._processes.sum_rows(it) for it in own[1:]]
+        others = [None if it is None else self._processes.sum_rows(it) for it in mine[1:]]
         return LossGradients(queries, *others)
-
-
-def _no_rows(operands: Operands) -> list[Tensor]:
-    """Return row losses, sums of scores and logsumexp of no queries."""
-    empty, dtype = operands.queries.new_empty, result_dtype(operands.queries)
-    return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(2))]
-
-
-def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
-    """Return the gradients for no queries."""
-    table = operands.table
-    return LossGradients(
-        operands.queries[:0] if need.queries else None,
-        table.new_zeros(table.shape) if need.table else None,
-        table.new_zeros(len(table), dtype=result_dtype(operands.queries)) if need.bias else None,
-    )
