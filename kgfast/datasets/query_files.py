@@ -53,12 +53,12 @@ def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
                 ids.setdefault(f"{role}s", []).append(id)
     queries: Queries = {}
     for side in (role for role in _ROLES if role in columns):
-        ids = {
+        tensors = {
             role: torch.tensor(values, dtype=torch.int64, device="cpu")
             for role, values in columns[side].items()
         }
-        places = ids.pop("place")
-        queries[side] = places, ids
+        places = tensors.pop("place")
+        queries[side] = places, tensors
     return queries
 
 
