@@ -7,7 +7,7 @@ from kgfast.training import Run, Trainer
 
 def bare_run(trainer: Trainer) -> Run:
     """Return a run in training mode, without a folder, progress and evaluations of its own."""
-    run = Run(trainer.config, trainer.dataset, trainer.model, trainer.placement)
+    run = Run(trainer.config, trainer.dataset, trainer.model, trainer.assignment)
     trainer.model.train()
     return run
 

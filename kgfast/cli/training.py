@@ -41,7 +41,7 @@ def train(
         say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
     trainer = Trainer(checked, path, progress=not quiet)
     result = trainer.fit(resume)
-    if trainer.placement.leads:
+    if trainer.assignment.leads:
         say(f"{escaped(str(path))}: {result!r}")
 
 

@@ -27,7 +27,7 @@ from kgfast.ops.differentiable import result_dtype
 from kgfast.processes.messages import TrainingProcesses
 
 _TERMS = 1024  # most terms of an uncut sum of products
-_STRIPE = 256  # candidates of an uncut sum of distances
+_BLOCK = 256  # candidates of an uncut sum of distances
 _PARTS = 1 << 22  # numbers of the parts of cut sums that a kernel stores
 _ROOTS = 1 << 19  # scores of a block, for distances with a root
 
@@ -161,9 +161,9 @@ def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> b
         return False
     if not score.monotone:
         return (pool if of_queries else grad.shape[-2]) <= _TERMS
-    stripes = -(-pool // _STRIPE)
+    blocks = -(-pool // _BLOCK)
     numbers = operands.num_queries * (operands.queries.shape[1] + 64)
-    fits = stripes == 1 or stripes * numbers <= _PARTS
+    fits = blocks == 1 or blocks * numbers <= _PARTS
     return not of_queries or (fits and not (score.root and grad.numel() > _ROOTS))
 
 

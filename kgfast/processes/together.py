@@ -17,8 +17,8 @@ from kgfast.models import Model
 from kgfast.models.fresh import Fresh
 from kgfast.ops.dispatch import backend_for, get_backend, serving
 from kgfast.ops.row_gradients import RowGradients, numbers_of
+from kgfast.processes.assignment import Assignment, RankResult
 from kgfast.processes.messages import TrainingProcesses
-from kgfast.processes.placement import Placement, RankResult
 from kgfast.processes.shared import SharedBackend
 from kgfast.processes.shares import processes
 from kgfast.processes.steps import OtherProcessError, announced
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 _DIVERGED = ("NonFiniteError", "OutOfRangeError", "FloatingPointError")
 
 
-class Replicated(Placement):
+class Replicated(Assignment):
     """Processes that each hold all rows; row gradients go to all as (ids, rows).
 
     Every process draws the same batch and negatives, calls the same losses, and computes a part of

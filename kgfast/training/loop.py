@@ -20,7 +20,7 @@ from kgfast.kernels.scores import get_score
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
-from kgfast.processes.placement import ALONE, Placement
+from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
@@ -42,7 +42,7 @@ Metrics = dict[str, float]
 class Run:
     """Run of a trainer, as :meth:`kgfast.training.Trainer.opened` yields it.
 
-    ``placement`` divides the run among processes. ``folder`` takes logs and checkpoints; without
+    ``assignment`` divides the run among processes. ``folder`` takes logs and checkpoints; without
     one nothing is written. ``graph`` is what the folder stores of the dataset.
 
     Attributes
@@ -66,7 +66,7 @@ class Run:
         config: Config,
         dataset: Dataset,
         model: Model,
-        placement: Placement = ALONE,
+        assignment: Assignment = ALONE,
         *,
         folder: RunFolder | None = None,
         graph: RunGraph | None = None,
@@ -74,15 +74,15 @@ class Run:
         progress: bool = False,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
-        self._placement, self._folder, self.graph = placement, folder, graph
+        self._assignment, self._folder, self.graph = assignment, folder, graph
         self._began = time.perf_counter()
-        self._shows_progress = progress and placement.leads
+        self._shows_progress = progress and assignment.leads
         self._callbacks: list[Callback] = []
         self._error: Exception | None = None  # a callback's; raised when the state is saved
         self._logs: Logs | None = None
         self._unread: tuple[Tensor, int] | None = None  # sum on the device, and its first step
         self._is_out_of_time = False
-        _check_sizes(model, dataset, placement)
+        _check_sizes(model, dataset, assignment)
         train, metric, device = config.train, config.train.save_best_metric, model.entity.device
         more = [int(metric.removeprefix("hits@"))] if metric.startswith("hits@") else []
         self._hits = sorted({*HITS, *more})
@@ -100,7 +100,7 @@ class Run:
         self._ahead = BatchesAhead(self._objective.batch, device) if self._is_deferred else None
         is_lazy = self._objective.lazy
         self._optimizer = Optimizer(
-            model, config.optim, lazy=is_lazy, placement=placement, room=room_of(config)
+            model, config.optim, lazy=is_lazy, assignment=assignment, room=room_of(config)
         )
         # In such a step only the products that make filters are large operators of torch.
         self._leaves_cores_to_kernels = (
@@ -117,14 +117,14 @@ class Run:
             stored = folder.load_last(self._resumable.check)
         self.resumed = stored is not None
         self.state = State() if stored is None else self._resumable.load(stored)
-        placement.check_same({"the step that is resumed": self.state.step})
+        assignment.check_same({"the step that is resumed": self.state.step})
         is_other_length = stored is not None and self._changes_length(stored[1]["config"]["train"])
         self._bar = RunBar(self.steps, self.state.step, enabled=self._shows_progress)
         if folder is None:
             return
         if not self.resumed and folder.holds_a_run():
             raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
-        if placement.leads:
+        if assignment.leads:
             if not self.resumed and graph is not None:
                 folder.write_graph(graph)
             if not self.resumed or is_other_length:
@@ -136,13 +136,13 @@ class Run:
         Process 0 calls the callbacks. The exception of a callback is raised when the state is
         saved.
         """
-        state, train, placement, folder = (
+        state, train, assignment, folder = (
             self.state,
             self._config.train,
-            self._placement,
+            self._assignment,
             self._folder,
         )
-        self._callbacks = list(callbacks) if placement.leads else []
+        self._callbacks = list(callbacks) if assignment.leads else []
         self._model.train()
         self._bar = RunBar(self.steps, state.step, enabled=self._shows_progress)
         if not self.is_over():
@@ -150,7 +150,7 @@ class Run:
         with closing(self), Interrupts() as interrupts, self._opened_logs():
             while not self.is_over():
                 self.make_step()
-                stops, seconds = placement.agreed(
+                stops, seconds = assignment.agreed(
                     interrupts.requested or self._error is not None,
                     time.perf_counter() - self._began,
                 )
@@ -170,7 +170,7 @@ class Run:
                     self._save(None if folder is None else folder.save_last)
                 if stops and not self.is_over():
                     # When one process ends, torchrun ends all others: the state is written first.
-                    placement.together(lambda: None)
+                    assignment.together(lambda: None)
                     break
             if self._error is not None:
                 raise self._error
@@ -192,21 +192,21 @@ class Run:
 
     def _step(self, step: int) -> float | Tensor:
         """Make one step of the optimizer; return the loss, a tensor where reading would wait."""
-        model, optimizer, placement = self._model, self._optimizer, self._placement
+        model, optimizer, assignment = self._model, self._optimizer, self._assignment
         device, batch = model.entity.device, self._batch(step)
-        losses = self._objective(model, batch, placement)
+        losses = self._objective(model, batch, assignment)
         total: float | Tensor | None = None
         draws = self._generator is not None or self._runs_own_code
         with self._drawing(step) if draws else nullcontext():
             while True:
-                with self._autocast(), placement.sharing(device):
+                with self._autocast(), assignment.sharing(device):
                     loss = next(losses, None)
                 if loss is None:
                     break
                 value = loss.detach()
                 total = self._checked(value if total is None else total + value, step)
                 loss.backward(optimizer.spares.constant(1.0, (), value.dtype, device))
-                optimizer.collect(placement.read_gradients())
+                optimizer.collect(assignment.read_gradients())
         optimizer.step(step, self._rate(step))
         assert total is not None
         return total
@@ -291,7 +291,7 @@ class Run:
 
     @contextmanager
     def _opened_logs(self) -> Iterator[None]:
-        if self._folder is None or not self._placement.leads:
+        if self._folder is None or not self._assignment.leads:
             yield
             return
         with Logs(self._folder.path, self.state.step or None) as self._logs:
@@ -325,7 +325,7 @@ class Run:
 
     def _heading(self) -> str:
         """Say in a line what is trained, where, and from which step on."""
-        data, model, count = self._dataset, self._model, self._placement.size
+        data, model, count = self._dataset, self._model, self._assignment.size
         names = " of ".join(type(it).__name__ for it in model.modules() if isinstance(it, Model))
         words = [
             f"{names}, dim {model.dim}; {data.num_entities:,} entities, {data.num_relations:,} "
@@ -342,14 +342,14 @@ class Run:
             yield
         except (ValueError, RuntimeError) as error:
             is_value = isinstance(error, ValueError) and first_bad_row(self._model) is not None
-            if not (is_value or self._placement.diverges(error)):
+            if not (is_value or self._assignment.diverges(error)):
                 raise
             why = f" ({error})" if isinstance(error, OutOfRangeError) else ""
             raise self._diverged(self.state.step, f"{what} cannot be computed{why}") from error
 
     def _diverged(self, step: int, what: str) -> FloatingPointError:
         """Make the error of the newest step, or of an earlier one from ``step`` on."""
-        wrong = describe(self._model, self._dataset, self._placement.entity_id)
+        wrong = describe(self._model, self._dataset, self._assignment.entity_id)
         last = self.state.step - 1
         where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
         message = f"{what} {where}: {wrong}"
@@ -367,7 +367,7 @@ class Run:
         self._optimizer.spares.clear()  # frees memory for the evaluation
         start, batch_size = time.perf_counter(), self._config.data.test_bs
         with self._divergence(f"ranks of {split}"):
-            ranks = self._placement.ranks(self._model, self._dataset, split, batch_size)
+            ranks = self._assignment.ranks(self._model, self._dataset, split, batch_size)
         self.state.seconds_evaluating += time.perf_counter() - start
         if isinstance(ranks, Ranks):
             return ranks.metrics(hits=self._hits), {}
@@ -412,13 +412,13 @@ class Run:
 
     def _write(self, write: Callable[[Stored], None], *, of_model: bool) -> None:
         """Write a checkpoint by process 0, to which the others send the rows of their shards."""
-        placement = self._placement
+        assignment = self._assignment
         tensors, meta = self._resumable.stored(self.state, of_model=of_model)
         names = filter(has_entities, tensors)
-        of_entities = {name: placement.joined(tensors[name]) for name in names}
-        if placement.leads:
+        of_entities = {name: assignment.joined(tensors[name]) for name in names}
+        if assignment.leads:
             write(({**tensors, **of_entities}, meta))
-        elif placement.fresh.step > 1:
+        elif assignment.fresh.step > 1:
             for name in in_order(of_entities):
                 for _ in blocks(of_entities[name]):
                     pass
@@ -427,7 +427,7 @@ class Run:
         """Give the model the best state of the folder, if there is one; return the step."""
         if self._folder is None or not self.state.best_step:
             return self.state.step
-        self._placement.together(lambda: None)  # process 0 may still be writing
+        self._assignment.together(lambda: None)  # process 0 may still be writing
         tensors, meta = self._folder.load_best()
         self._model.load_state_dict(of_part("model", tensors))
         return int(meta["step"])
@@ -442,7 +442,7 @@ class Run:
             raise ValueError(
                 f"train.{key}: {self.steps:,} steps, but the run has made {made:,} already"
             )
-        if name in SPANNING and self._placement.leads:
+        if name in SPANNING and self._assignment.leads:
             warnings.warn(
                 f"train.{key}: sched.name {name} spans the run, so the first {made:,} steps had "
                 f"the rates of the earlier length",
@@ -451,11 +451,11 @@ class Run:
         return True
 
 
-def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
+def _check_sizes(model: Model, dataset: Dataset, assignment: Assignment) -> None:
     """Raise a ValueError unless a model has a row for each name of a dataset."""
     for what in ("entities", "relations"):
         rows, names = (getattr(holder, f"num_{what}") for holder in (model, dataset))
-        expected = placement.num_held(names) if what == "entities" else names
+        expected = assignment.num_held(names) if what == "entities" else names
         if rows != expected:
             raise ValueError(f"the model has {rows:,} {what}, dataset {dataset.name} {names:,}")
 

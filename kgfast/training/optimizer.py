@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kgfast import ops
 from kgfast.kernels.spares import Spares
 from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
-from kgfast.processes.placement import ALONE, Placement
+from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.training.checkpoint import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.row_optimizer import EPS, RowAdagrad, RowAdam, RowOptimizer
@@ -29,10 +29,10 @@ class Optimizer:
         config: OptimConfig,
         *,
         lazy: bool,
-        placement: Placement = ALONE,
+        assignment: Assignment = ALONE,
         room: Room | None = None,
     ) -> None:
-        self._config, self._placement = config, placement
+        self._config, self._assignment = config, assignment
         self._named = {name: it for name, it in model.named_parameters() if it.requires_grad}
         entity = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity = self._named[entity]
@@ -84,9 +84,9 @@ class Optimizer:
     def step(self, step: int, lr: float) -> None:
         """Apply all gradients, and drop them."""
         self._join_parts()
-        if self._placement.size > 1:
+        if self._assignment.size > 1:
             whole = [it.grad for it in self._whole if it is not self._entity]
-            self._placement.align([numbers_of(it) for it in whole if it is not None])
+            self._assignment.align([numbers_of(it) for it in whole if it is not None])
         if self._config.grad_clip:
             self._clip()
         if self._rows is not None:
@@ -125,7 +125,7 @@ class Optimizer:
         named = [it for it in self._named.values() if it.grad is not None]
         named.sort(key=lambda it: it.grad is not None and it.grad.is_sparse)
         gradients = [it.grad for it in named if it.grad is not None]
-        norm = self._placement.norm(gradients, [it is self._entity for it in named])
+        norm = self._assignment.norm(gradients, [it is self._entity for it in named])
         factor: Any = self._config.grad_clip / (norm + 1e-6)
         if norm.device.type != "cpu":
             factor.clamp_(max=1.0)  # nothing waits for the device

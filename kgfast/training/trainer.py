@@ -16,7 +16,7 @@ from kgfast.datasets.dataset import SPLITS
 from kgfast.environment import provenance
 from kgfast.eval import Ranks
 from kgfast.eval.metrics import table_of
-from kgfast.processes.placement import ALONE, Placement
+from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.storage import digest
 from kgfast.text import shown
 from kgfast.training.build import (
@@ -120,7 +120,7 @@ class Trainer:
         of this process.
     config : Config
     dataset : Dataset
-    placement : Placement
+    assignment : Assignment
         Division of tables and work among the processes of ``torchrun``. Each process makes the same
         trainer and the same calls.
 
@@ -161,15 +161,15 @@ class Trainer:
                 kind = type(it).__name__
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
-        self.device, self.placement = _placed(config)
-        placement = self.placement
+        self.device, self.assignment = _placed(config)
+        assignment = self.assignment
         self.folder = None if run_dir is None else RunFolder(run_dir)
-        fresh, room = placement.fresh, room_of(config)
+        fresh, room = assignment.fresh, room_of(config)
         if room is not None:
             fresh = replace(fresh, room=room)
         if self.folder is not None:
             self.folder.rows, self.folder.room = (fresh.first, fresh.step), room
-        with placement.telling():
+        with assignment.telling():
             if room is not None and self.device.type != "cpu":
                 raise ValueError(
                     f"train.table_folder: files are mapped into the memory of the CPU; device is "
@@ -177,9 +177,9 @@ class Trainer:
                 )
             follow(config, trust=True)
             self.dataset = self._data() if dataset is None else dataset
-            placement.num_entities = self.dataset.num_entities
-            if placement.size > 1:
-                placement.check_same(self._facts())
+            assignment.num_entities = self.dataset.num_entities
+            if assignment.size > 1:
+                assignment.check_same(self._facts())
             sizes = self.dataset.num_entities, self.dataset.num_relations
             self.model = build_model(config, *sizes, fresh).to(self.device)
 
@@ -232,11 +232,11 @@ class Trainer:
             result = self._result_of_before(run)
             if result is None:
                 if not run.train(callbacks=self.callbacks):
-                    if self.placement.leads:
+                    if self.assignment.leads:
                         print(self._interruption(run), file=sys.stderr)
                     raise KeyboardInterrupt
                 result = self._finish(run)
-            for it in self.callbacks if self.placement.leads else ():
+            for it in self.callbacks if self.assignment.leads else ():
                 it.on_end(result)
             return result
 
@@ -247,9 +247,9 @@ class Trainer:
         While the run is open, the folder is locked and torch has the config's number of threads.
         """
         folder = self.folder
-        locks = folder is not None and self.placement.leads
+        locks = folder is not None and self.assignment.leads
         lock = folder.locked() if folder is not None and locks else nullcontext()
-        with self.placement.telling(), lock, _threads(self.config.threads):
+        with self.assignment.telling(), lock, _threads(self.config.threads):
             graph = None
             if resume and folder is not None and folder.holds_a_run():
                 graph = folder.load_graph()
@@ -261,7 +261,7 @@ class Trainer:
                 self.config,
                 self.dataset,
                 self.model,
-                self.placement,
+                self.assignment,
                 folder=folder,
                 graph=graph,
                 resume=resume,
@@ -280,7 +280,7 @@ class Trainer:
         Ranks
             For croppable embeddings, a dict with the ranks of each sub-model by its width.
         """
-        return self.placement.ranks(self.model, self.dataset, split, self.config.data.test_bs)
+        return self.assignment.ranks(self.model, self.dataset, split, self.config.data.test_bs)
 
     def _result_of_before(self, run: Run) -> Result | None:
         """Load the best model and the result of a finished run; return None if there is none."""
@@ -295,7 +295,7 @@ class Trainer:
         run.load_best()
         if first_bad_row(self.model) is not None:  # ranking raises, and names the row
             return None
-        if self.progress and self.placement.leads:
+        if self.progress and self.assignment.leads:
             print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
         return result
 
@@ -318,14 +318,14 @@ class Trainer:
             tested_step=tested_step,
             **{field.name: state[field.name] for field in fields(Result) if field.name in state},
         )
-        if self.folder is not None and run.graph is not None and self.placement.leads:
+        if self.folder is not None and run.graph is not None and self.assignment.leads:
             facts = {"graph": run.graph.fingerprint} | provenance(self.device)
             self.folder.write_result(vars(result) | facts)
         return result
 
 
-def _placed(config: Config) -> tuple[torch.device, Placement]:
-    """Return the device and the placement of a config, for one process or for torchrun's."""
+def _placed(config: Config) -> tuple[torch.device, Assignment]:
+    """Return the device and the assignment of a config, for one process or for torchrun's."""
     if dist.is_available():
         from kgfast.processes.steps import announced, num_processes
 
@@ -334,7 +334,7 @@ def _placed(config: Config) -> tuple[torch.device, Placement]:
     return device_of(config), ALONE
 
 
-def _placed_together(config: Config) -> tuple[torch.device, Placement]:
+def _placed_together(config: Config) -> tuple[torch.device, Assignment]:
     from kgfast.processes.messages import TrainingProcesses
     from kgfast.processes.together import Replicated, Sharded
 

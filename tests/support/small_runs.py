@@ -63,7 +63,7 @@ def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
     step = Run._step
 
     def stepped(self: Run, number: int) -> float:
-        if number == at and rank in (None, self._placement.rank):
+        if number == at and rank in (None, self._assignment.rank):
             raise MemoryError("none is left")
         return step(self, number)
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from kgfast import RESCAL
-from kgfast.processes.placement import Placement
+from kgfast.processes.assignment import Assignment
 from kgfast.training import Config, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
@@ -67,7 +67,7 @@ def test_a_run_folder_holds_what_happened(tmp_path):
 
 def test_the_best_state_is_tested(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, train={"steps": 30, "eval_every": 10})
-    values, evaluate, states = iter([0.1, 0.9, 0.2]), Placement.ranks, []
+    values, evaluate, states = iter([0.1, 0.9, 0.2]), Assignment.ranks, []
 
     def evaluated(self, model, dataset, split, batch_size):
         ranks = evaluate(self, model, dataset, split, batch_size)
@@ -77,7 +77,7 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
             ranks.metrics = lambda **_: metrics
         return ranks
 
-    monkeypatch.setattr(Placement, "ranks", evaluated)
+    monkeypatch.setattr(Assignment, "ranks", evaluated)
     result = trainer.fit()
     assert (result.best_step, result.valid["mrr"]) == (20, 0.9)
     assert torch.equal(states[3], states[1])
@@ -258,7 +258,7 @@ def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch):
     train = {"steps": 20, "eval_every": 3}
     straight = trainer_of(train=train)
     straight.fit()
-    clock, ranks = [0.0], Placement.ranks
+    clock, ranks = [0.0], Assignment.ranks
 
     def slow_ranks(*arguments):
         clock[0] += 7
@@ -268,7 +268,7 @@ def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch):
         clock[0] += 11
 
     changed(monkeypatch, "_step", slow_step)
-    monkeypatch.setattr(Placement, "ranks", slow_ranks)
+    monkeypatch.setattr(Assignment, "ranks", slow_ranks)
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     steps = []
     while not steps or steps[-1] < 20:

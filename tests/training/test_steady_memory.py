@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from kgfast.datasets import synthetic
-from kgfast.processes.placement import Placement
+from kgfast.processes.assignment import Assignment
 from support.small_runs import sections_of_table, trainer_of
 
-ranks = Placement.ranks
+ranks = Assignment.ranks
 # Before an evaluation a step has used nearly every row: the system commits the pages of a state
 # when they are first written.
 SECTIONS = sections_of_table('''
@@ -64,7 +64,7 @@ def measure(name, dim):
         own.append(bytes_of("RssAnon", "VmSwap"))
         return found
 
-    Placement.ranks = measured
+    Assignment.ranks = measured
     settle()
     Path("/proc/self/clear_refs").write_text("5")
     before = bytes_of("VmRSS")

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 RankResult = Ranks | dict[int, Ranks]
 
 
-class Placement:
+class Assignment:
     """One process, which works on every row of a batch and holds every row of the table."""
 
     rank: int = 0
@@ -104,4 +104,4 @@ class Placement:
         return rank(model, triples, known=known, dims=model.dims, batch_size=batch_size)
 
 
-ALONE = Placement()
+ALONE = Assignment()
