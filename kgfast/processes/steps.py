@@ -1,7 +1,7 @@
 """Processes that work in step: all arrive or learn who is missing, and all succeed or raise.
 
-Arrivals are counted in the store of ``torch.distributed``, which outlives a lost process and tells
-its rank. Numbers go through collectives of a gloo group. Failures of gloo are exceptions; failures
+Each process leaves a note of every step in the store of ``torch.distributed``, which outlives a
+lost process. Numbers go through collectives of a gloo group. Failures of gloo are exceptions, those
 of nccl end the process. Traffic does not grow with the table.
 """
 
@@ -10,10 +10,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import wraps
 from itertools import count
 from numbers import Real
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +21,6 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from kgfast.text import shown
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _NOTE, _ERROR = "=", "!"  # prefixes of notes and of errors
 _TOLD = "kgfast_told"  # attribute of an error that all other processes know already
@@ -115,7 +113,8 @@ class Processes:
             return
         error.__dict__[_TOLD] = True
         with suppress(RuntimeError):  # no process may be left to hear the error
-            self._arrive(next(self._steps), f"{_ERROR}{type(error).__name__}: {error}")
+            note = f"{_ERROR}{type(error).__name__}: {error}"
+            self._store.set(f"{next(self._steps)}/{self.rank}", note)
 
     def agree(self, facts: Mapping[str, str], own: Any = None) -> list[Any]:
         """Check that all processes have equal facts; return ``own`` of each process, by rank.
@@ -188,46 +187,34 @@ class Processes:
     def _meet(self, note: str) -> dict[int, str]:
         """Wait until all processes reach this step; return the notes, by rank."""
         step = next(self._steps)
-        go = f"{step}/go"
+        keys = [f"{step}/{rank}" for rank in range(self.size)]
         try:
-            self._arrive(step, note)
-            self._wait(step, go)
-            if step > 1:  # all processes have left the step before the last
-                self._store.delete_key(f"{step - 2}/{self.rank}")
-            if not int(self._store.get(go)):
-                return {}
-            notes = [self._store.get(f"{step}/{rank}").decode() for rank in range(self.size)]
-        except LostProcessError:
-            raise
+            self._store.set(keys[self.rank], note)
+            missing = self._missing(keys)
+            notes = [] if missing else self._store.multi_get(keys)
+            if step and not missing:  # all processes have left the step before
+                self._store.delete_key(f"{step - 1}/{self.rank}")
         except RuntimeError as error:
             raise LostProcessError(
                 f"process {self.rank} of {self.size} cannot reach the store of torch.distributed "
                 f"any more: the process or machine that holds the store is lost ({error!s:.200})"
             ) from error
-        return {rank: note for rank, note in enumerate(notes) if note}
-
-    def _arrive(self, step: int, note: str) -> None:
-        self._store.set(f"{step}/{self.rank}", note)
-        if note:
-            self._store.add(f"{step}/notes", 1)
-        if self._store.add(f"{step}/arrived", 1) == self.size:
-            self._store.set(f"{step}/go", str(self._store.add(f"{step}/notes", 0)))
-
-    def _wait(self, step: int, go: str) -> None:
-        try:
-            self._store.wait([go], timedelta(seconds=self.timeout))
-        except RuntimeError:
-            keys = [f"{step}/{rank}" for rank in range(self.size)]
-            missing = tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
-            if not missing:  # the last process came as this one gave up
-                return self._store.wait([go], timedelta(seconds=self.timeout))
+        if missing:
             names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-            what = "process" if len(missing) == 1 else "processes"
             raise LostProcessError(
-                f"{what} {names} of {self.size} did not come to step {step} within "
+                f"process {names} of {self.size} did not come to step {step} within "
                 f"{self.timeout:g} s: lost, hanging, or slower than timeout= allows",
                 missing,
-            ) from None
+            )
+        return {rank: note.decode() for rank, note in enumerate(notes) if note}
+
+    def _missing(self, keys: list[str]) -> tuple[int, ...]:
+        """Wait for keys; return the processes that did not set theirs in time."""
+        try:
+            self._store.wait(keys, timedelta(seconds=self.timeout))
+        except RuntimeError:
+            return tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
+        return ()
 
 
 def was_told(error: BaseException) -> bool:
@@ -235,25 +222,17 @@ def was_told(error: BaseException) -> bool:
     return isinstance(error, OtherProcessError) or _TOLD in error.__dict__
 
 
-def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a call of all processes, so that errors before the processes meet are told, too.
-
-    These include errors in the arguments.
-    """
-
-    @wraps(call)
-    def told(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        if num_processes() > 1:
-            join()
-        begun = Processes.begun
-        try:
-            return call(*args, **options)
-        except BaseException as error:
-            if begun == Processes.begun and num_processes() > 1:
-                Processes(call.__qualname__, 1.0).tell(error)
-            raise
-
-    return told
+@contextmanager
+def announcing(call: str) -> Iterator[None]:
+    """Tell other processes of an error before this process begins a call of all processes."""
+    join()
+    begun = Processes.begun
+    try:
+        yield
+    except BaseException as error:
+        if begun == Processes.begun:
+            Processes(call, 1.0).tell(error)
+        raise
 
 
 def check_timeout(timeout: Any) -> None:

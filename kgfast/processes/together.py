@@ -21,7 +21,7 @@ from kgfast.processes.assignment import Assignment, RankResult
 from kgfast.processes.messages import TrainingProcesses
 from kgfast.processes.shared import SharedBackend
 from kgfast.processes.shares import processes
-from kgfast.processes.steps import OtherProcessError, announced
+from kgfast.processes.steps import OtherProcessError
 from kgfast.tables import Shard
 
 Result = TypeVar("Result")
@@ -72,7 +72,6 @@ class Replicated(Assignment):
     def align(self, gradients: Sequence[Tensor]) -> None:
         self._processes.align(gradients)
 
-    @announced
     def ranks(
         self,
         model: Model,
@@ -160,7 +159,6 @@ class Sharded(Replicated):
     def joined(self, rows: Tensor) -> Any:
         return _Joined(self._processes, rows, self.num_entities)
 
-    @announced
     def ranks(
         self,
         model: Model,
@@ -171,16 +169,16 @@ class Sharded(Replicated):
     ) -> RankResult:
         # Ranking takes ranges of rows, so entities get new numbers, first the entities of process
         # 0. No count depends on the order.
-        hrt = dataset.split(split).hrt[:most]
-        if self._known is None:
-            splits = (self._renumbered(dataset.split(name).hrt) for name in SPLITS)
-            self._known = KnownTriples(*splits)
-        start = int(self._starts()[self.rank])
-        shard = Shard(model.entity.detach(), start=start, total_rows=self.num_entities)
-        sharded, triples = model.with_entity(shard), self._renumbered(hrt)
-        given: dict[str, Any] = {"known": self._known, "dims": model.dims, "batch_size": batch_size}
         with processes(timeout=self._processes.timeout):
-            ranks = rank(sharded, triples, **given)
+            hrt = dataset.split(split).hrt[:most]
+            if self._known is None:
+                splits = (self._renumbered(dataset.split(name).hrt) for name in SPLITS)
+                self._known = KnownTriples(*splits)
+            start = int(self._starts()[self.rank])
+            shard = Shard(model.entity.detach(), start=start, total_rows=self.num_entities)
+            sharded, triples = model.with_entity(shard), self._renumbered(hrt)
+            options: dict[str, Any] = {"dims": model.dims, "batch_size": batch_size}
+            ranks = rank(sharded, triples, known=self._known, **options)
         if isinstance(ranks, Ranks):
             return _renamed(ranks, hrt, dataset)
         return {dim: _renamed(of_dim, hrt, dataset) for dim, of_dim in ranks.items()}

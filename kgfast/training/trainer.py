@@ -327,10 +327,11 @@ class Trainer:
 def _placed(config: Config) -> tuple[torch.device, Assignment]:
     """Return the device and the assignment of a config, for one process or for torchrun's."""
     if dist.is_available():
-        from kgfast.processes.steps import announced, num_processes
+        from kgfast.processes.steps import announcing, num_processes
 
         if num_processes() > 1:
-            return announced(_placed_together)(config)
+            with announcing("kgfast.training.Trainer"):
+                return _placed_together(config)
     return device_of(config), ALONE
 
 
