@@ -95,37 +95,17 @@ def prepared_candidates(
 def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     """Set modules to eval mode and arithmetic to IEEE 754 without gradients; restore all after.
 
-    A model that is no module may hold modules, or have methods ``eval`` and ``train``.
-
-    Raises
-    ------
-    TypeError
-        If ``model.training`` is True and there is no method to change that.
+    A model that is no module may hold modules.
     """
     holder = holder_of(model)
     modules = holder.modules() if isinstance(holder, nn.Module) else modules_of(holder)
-    training = []
-    for module in modules:
-        if module.training:
-            training.append(module)
-    own = bool(getattr(holder, "training", False)) and not isinstance(holder, nn.Module)
-    if own and not (
-        callable(getattr(holder, "eval", None)) and callable(getattr(holder, "train", None))
-    ):
-        raise TypeError(
-            f"model.training is True, and {type(holder).__name__} has no eval() and train() to "
-            "change that: queries may be random"
-        )
+    training = [module for module in modules if module.training]
     for module in training:
         module.training = False
-    if own:
-        holder.eval()
     try:
         with torch.no_grad(), ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
             yield
     finally:
-        if own:
-            holder.train()
         for module in training:
             module.training = True
 

@@ -48,15 +48,12 @@ class InRows(CandidateSource):
         self.span = None if reader.is_whole else (reader.start, reader.stop)
         self.checks = run.checks_for(self.device, allows_nan=allows_nan)
         self.sorted_ids = ids
-        self._has_rows = hasattr(model, "with_entity")
         self._block: tuple[RowBlock, Prepared] | None = None
 
     def vectors(self, anchors: Tensor, others: Tensor) -> Tensor:
         """Make queries from the rows of the anchors, ``[B, F]``."""
-        model = self.model
-        if self._has_rows:  # else the model reads its table
-            ids, anchors = anchors.unique(return_inverse=True)
-            model = model.with_entity(self.table.rows(ids))
+        ids, anchors = anchors.unique(return_inverse=True)
+        model = self.model.with_entity(self.table.rows(ids))
         given = anchors.to(self.device), others.to(self.device)
         return evaluated_queries(model, *given, self.side, self.dim)
 
@@ -172,17 +169,12 @@ class InRows(CandidateSource):
 
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
-        if self._has_rows:
-            candidates = self._of_rows(rows)
-            if self.span is not None and not _is_part(candidates.table, rows):
-                raise NotImplementedError(
-                    f"{type(self.model).__name__} computes its candidates from all entities: rank "
-                    "the whole model by kgfast.rank in one process"
-                )
-        else:
-            whole = self._sample
-            factor = None if whole.factor is None else whole.factor[which]
-            candidates = Candidates(rows, whole.bias, factor)
+        candidates = self._of_rows(rows)
+        if self.span is not None and not _is_part(candidates.table, rows):
+            raise NotImplementedError(
+                f"{type(self.model).__name__} computes its candidates from all entities: rank "
+                "the whole model by kgfast.rank in one process"
+            )
         bias = candidates.bias
         if self._bias_is_of_all and bias is not None and len(bias) > 1:
             candidates = replace(candidates, bias=bias.detach()[which])
@@ -191,9 +183,7 @@ class InRows(CandidateSource):
 
     @cached_property
     def _sample(self) -> Candidates:
-        """Candidates of two or three rows of zeros; of all rows, if a model takes no fewer."""
-        if not self._has_rows:
-            return self._given(self.model)
+        """Candidates of two or three rows of zeros."""
         shape = (2 + (int(self.model.num_entities) == 2), self.table.shape[1])
         return self._of_rows(torch.zeros(shape, dtype=self.table.dtype, device=self.device))
 
@@ -201,13 +191,13 @@ class InRows(CandidateSource):
     def _bias_is_of_all(self) -> bool:
         """True if the bias of some rows' candidates belongs to all entities."""
         bias = self._sample.bias
-        return bias is not None and (
-            not self._has_rows or len(bias) == int(self.model.num_entities)
-        )
+        return bias is not None and len(bias) == int(self.model.num_entities)
 
     def _of_rows(self, rows: Tensor) -> Candidates:
         """Return the candidates of a model of some rows; these may still number all entities."""
-        candidates = self._given(self.model.with_entity(rows))
+        crop = () if self.dim is None or is_nested(self.model) else (self.dim,)
+        candidates = self.model.with_entity(rows).candidates(self.side, *crop)
+        candidates = candidates if hasattr(candidates, "table") else Candidates(candidates)
         shape = list(getattr(candidates.table, "shape", ()))
         if not isinstance(candidates.table, Tensor) or shape[:1] != [len(rows)] or len(shape) != 2:
             raise ValueError(
@@ -215,11 +205,6 @@ class InRows(CandidateSource):
                 f"have a row for each of {len(rows)} rows; got {shape or type(candidates.table)}"
             )
         return candidates
-
-    def _given(self, model: Any) -> Candidates:
-        crop = () if self.dim is None or is_nested(model) else (self.dim,)
-        candidates = model.candidates(self.side, *crop)
-        return candidates if hasattr(candidates, "table") else Candidates(candidates)
 
     def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         queries.check_finite()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kgfast.eval.preparation import check_rankable
 from kgfast.models.reciprocal import holder_of
@@ -24,12 +24,10 @@ def entity_table(model: Any) -> Rows | None:
     held = getattr(model, "entity", None)
     if isinstance(held, Tensor):
         return None
-    model = holder_of(model)
-    held = getattr(model, "entity", None)
-    if not is_table(held) and not isinstance(model, nn.Module):
-        held = next((it for it in getattr(model, "__dict__", {}).values() if is_table(it)), None)
+    held = getattr(holder_of(model), "entity", None)
     if not is_table(held):
         return None
+    _check_rows(model)
     if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
         raise ValueError(
             f"entities are {held!r}: several processes rank their shards within "
@@ -47,16 +45,20 @@ def own_reader(model: Any) -> "RowReader":
             "model: a function that scores has no rows to share out; give each process a part of "
             "the triples, outside of kgfast.distributed.processes()"
         )
-    entity = getattr(model, "entity", None)
-    if entity is None or not hasattr(model, "with_entity"):
-        raise TypeError(
-            f"{type(model).__name__} must have entity, its table of entities, and "
-            "with_entity(rows), the same model of some of its entities, to be ranked in parts"
-        )
+    _check_rows(model)
+    entity = model.entity
     if isinstance(entity, Shard):
         return RowReader.of(entity, entity.start, entity.stop)
     table = TensorTable(entity.resolve_neg()) if isinstance(entity, Tensor) else as_rows(entity)
     return RowReader.of(table, 0, len(table))
+
+
+def _check_rows(model: Any) -> None:
+    if getattr(model, "entity", None) is None or not hasattr(model, "with_entity"):
+        raise TypeError(
+            f"{type(model).__name__} must have entity, its table of entities, and "
+            "with_entity(rows), the same model of some of its entities, to be ranked in parts"
+        )
 
 
 @dataclass(frozen=True)
