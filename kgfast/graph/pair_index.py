@@ -135,8 +135,8 @@ def build_index(
         for anchors, others, ids in rows():
             pairs = anchors.astype(np.uint64)
             pairs *= np.uint64(num_others)
-            pairs += others.astype(np.uint64)
-            yield pairs, ids.astype(np.uint64)
+            np.add(pairs, others, out=pairs, dtype=np.uint64, casting="unsafe")
+            yield pairs, ids
 
     distinct: Column | None = None
     if num_anchors * num_others * num_ids > 2**64:  # keys count the pairs that occur
@@ -146,7 +146,7 @@ def build_index(
         if distinct is not None:
             pairs = np.searchsorted(distinct, pairs).astype(np.uint64)
         pairs *= np.uint64(num_ids)
-        pairs += ids
+        np.add(pairs, ids, out=pairs, dtype=np.uint64, casting="unsafe")
         keys[done : done + len(pairs)] = pairs
         done += len(pairs)
     keys.sort()
@@ -162,11 +162,12 @@ def build_index(
             before = pairs[-1]
             yield first, ids - pairs * np.uint64(num_ids), starts, pairs[starts]
 
-    num_pairs, done = sum(len(starts) for _, _, starts, _ in cut()), 0
+    blocks = list(cut()) if len(keys) <= CHUNK else None  # else cut twice
+    num_pairs, done = sum(len(starts) for _, _, starts, _ in blocks or cut()), 0
     pairs = room("pairs", np.int64, num_pairs)
     indptr = room("indptr", narrow_dtype(len(keys) + 1), num_pairs + 1)
     indices = room("indices", narrow_dtype(num_ids), len(keys))
-    for first, ids, starts, keys_of_pairs in cut():
+    for first, ids, starts, keys_of_pairs in blocks or cut():
         indices[first : first + len(ids)] = ids
         here = slice(done, done + len(starts))
         pairs[here] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]

@@ -137,7 +137,7 @@ class RSCF(Wrapper):
             return [self.queries(anchors, relations, side, dim) for dim in dims]
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            queries = self._filtered(anchors, relations, side, widths)
+            queries = self._filtered(anchors, relations, side, widths).unbind()
         return [queries[widths.index(dim)] for dim in dims]
 
     def _filtered(
