@@ -24,13 +24,6 @@ class Predicted(StrEnum):
     tail = "tail"
 
 
-class Parameters(StrEnum):
-    """Parameters with gradients to compare."""
-
-    entity = "entity"
-    all = "all"
-
-
 @command
 def explain(
     run: flags.Run,
@@ -41,9 +34,6 @@ def explain(
     side: Annotated[
         Predicted, typer.Option(help="The predicted entity of the triple.")
     ] = Predicted.tail,
-    parameters: Annotated[
-        Parameters, typer.Option(help="The last layer, or all parameters.")
-    ] = Parameters.entity,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,7 +74,6 @@ def explain(
     found = tracin(
         [run / name for name in checkpoint] if checkpoint else run,
         test=[triple],
-        parameters=parameters.value,
         side=side.value,
         k=top,
         device=device,

@@ -37,14 +37,6 @@ def serve(
         ),
     ] = True,
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
-    types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|FILE",
-            help='Candidates of each relation, for requests with "candidates": "types": train, or '
-            "a file.",
-        ),
-    ] = None,
     checkpoint: flags.Checkpoint = flags.Which.best,
     data: flags.Data = None,
     set: flags.Set = None,
@@ -74,7 +66,6 @@ def serve(
         dim,
         loaded.probabilities,
         Index(model, croppable=dim is not None) if index and on_cpu else None,
-        None if types is None else loaded.type_constraints(types),
     )
     if engine.known is None:
         say_that_no_data_were_found()

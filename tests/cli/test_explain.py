@@ -38,10 +38,10 @@ def explained(*words, names=NAMES):
 
 
 def test_the_names_and_values_are_those_of_tracin(trained):
-    result = explained(trained, "--top", 3, "--side", "head", "--parameters", "all", "--json")
+    result = explained(trained, "--top", 3, "--side", "head", "--json")
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]
-    found = tracin(trained, test=TRIPLE[None], k=3, side="head", parameters="all")
+    found = tracin(trained, test=TRIPLE[None], k=3, side="head")
     columns = found.columns((GRAPH.entities, GRAPH.relations))
     del columns["test"]
     assert rows == [

@@ -58,8 +58,6 @@ def test_a_run(served, trained):
     found = kgfast.topk(engine.model, **heads, index=engine.index)
     assert torch.equal(found.ids, kgfast.topk(loaded.model, **heads).ids)
     assert served(trained, "--no-index")[0].index is None
-    types = served(trained, "--types", "train")[0].types
-    assert types.num_relations == loaded.model.num_relations
     words = "--allowed-host", "kg.example", "--allowed-host", "*"
     assert served(trained, *words)[4] == ["kg.example", "*"]
 
@@ -91,7 +89,6 @@ def error_of(*words):
     ("words", "message"),
     [
         (["--dim", 99], "dim"),
-        (["--types", "nowhere.json"], "nowhere.json: no such file"),
         (["--max-k", 0], "--max-k"),
         (
             ["--allowed-host", "http://kg.example"],

@@ -1,4 +1,4 @@
-"""Influences by autograd, an example at a time: gradients of everything, and their products."""
+"""Influences by autograd, an example at a time."""
 
 import torch
 from torch.nn import functional
@@ -19,17 +19,14 @@ def loss_of_scores(scores, positives, loss):
     return functional.binary_cross_entropy_with_logits(scores, labels)
 
 
-def dense_gradient(model, side, anchor, relation, positives, loss, parameters):
+def dense_gradient(model, side, anchor, relation, positives, loss):
+    """Return the gradient of the entity table as candidates, and of the biases."""
     model = model.requires_grad_(True)
-    query = model.queries(anchor[None], relation[None], side)[0]
+    query = model.queries(anchor[None], relation[None], side)[0].detach()
     candidates = model.candidates(side)
-    table, bias = candidates.table, candidates.bias
-    if parameters == "entity":
-        query, table = query.detach(), table.detach().clone().requires_grad_()
-        bias = None if bias is None else bias.detach().clone().requires_grad_()
-        leaves = [table] if bias is None else [table, bias]
-    else:
-        leaves = list(model.parameters())
+    table, bias = candidates.table.detach().clone().requires_grad_(), candidates.bias
+    bias = None if bias is None else bias.detach().clone().requires_grad_()
+    leaves = [table] if bias is None else [table, bias]
     scores = table.to(query.dtype) @ query
     scores = scores if bias is None else scores + bias
     return flat(loss_of_scores(scores, positives, loss), leaves)
@@ -42,13 +39,8 @@ def assert_close(found, expected, tolerance=1e-4):
 
 
 def flat(loss, leaves):
-    found = torch.autograd.grad(loss, leaves, allow_unused=True)
-    return torch.cat(
-        [
-            (torch.zeros_like(leaf) if gradient is None else gradient).flatten().double()
-            for leaf, gradient in zip(leaves, found, strict=True)
-        ]
-    )
+    gradients = torch.autograd.grad(loss, leaves)
+    return torch.cat([gradient.to_dense().flatten().double() for gradient in gradients])
 
 
 def examples_of(hrt, mode="1vsall"):
@@ -65,14 +57,12 @@ def examples_of(hrt, mode="1vsall"):
     return found
 
 
-def dense_influences(model, train, test, loss, parameters, mode="1vsall", side="tail"):
+def dense_influences(model, train, test, loss, mode="1vsall", side="tail"):
     """Compute influences ``[M, T]`` at a rate of 1, float64."""
-    examples = [
-        dense_gradient(model, *example, loss, parameters) for example in examples_of(train, mode)
-    ]
+    examples = [dense_gradient(model, *example, loss) for example in examples_of(train, mode)]
     count = len(test)
     both = examples_of(test)
     others = both[:count] if side == "tail" else both[count:]
-    tests = [dense_gradient(model, *example, loss, parameters) for example in others]
+    tests = [dense_gradient(model, *example, loss) for example in others]
     model.requires_grad_(False)
     return torch.stack(tests) @ torch.stack(examples).T

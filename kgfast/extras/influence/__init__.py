@@ -2,8 +2,7 @@
 
 `examples.py` defines a training example; `checkpoints.py` reads the states of the model and the
 learning rates. `dense.py` computes gradients of losses over all entities, `sampled.py` of losses of
-sampled negatives, and `query_side.py` the gradients of relations, anchors and encoders for both.
-`tracing.py` is the loop and the public API.
+sampled negatives. `tracing.py` is the loop and the public API.
 """
 
 from kgfast.extras.influence.results import Influences, Strongest

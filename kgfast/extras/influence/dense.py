@@ -5,17 +5,13 @@ q^T``, and the gradient of the biases is ``s``. So the inner product of two grad
 (q . q' + 1)`` (without biases ``(s . s') (q . q')``). The sum over entities is streamed: one
 product makes a chunk of slopes ``[B, n]``, and another product consumes the chunk.
 
-With all parameters the row of an entity also makes the queries that it anchors. With ``g`` the
-gradient of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and
-``[a = a'] g . g'``; ``g`` follows from ``s E``, a third product.
-
 Examples of one query differ only in their target. The slopes of a query are made once, as if it had
 no answer, and ``label e_t`` is subtracted from the sums ("late"). If a query has one example, the
 label is subtracted from the slope itself: a difference of sums would lose a slope near 0. (The
 slopes of a query with several answers are not near 0.)
 
-Cost model: U N (2 F + 2 M) operations for U queries and M others; with all parameters 2 U N F
-more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
+Cost model: U N (2 F + 2 M) operations for U queries and M others. Memory: ``BLOCK x _ENTITIES``
+slopes of queries, and as many of the others.
 """
 
 from collections.abc import Iterator
@@ -26,7 +22,6 @@ import torch
 from torch import Tensor
 
 from kgfast.extras.influence.examples import ExampleQueries
-from kgfast.extras.influence.query_side import Asker, QuerySide
 from kgfast.losses import LOSSES, EntitiesLoss, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
@@ -46,7 +41,6 @@ class _Side:
     examples: ExampleQueries  # [B]
     place: Tensor  # int64 [B]: the query of each example
     late: Tensor  # int64 [L]: examples with a label that is not in the slopes of the query
-    anchors: Tensor  # int64 [U], anchors of the queries
     passes: Passes
     operands: Operands  # queries [U, F] and candidates
     positives: tuple[Tensor, Tensor]  # query and entity of each label, in ascending order of ids
@@ -67,11 +61,6 @@ class _Side:
         """Return 1 if each entity has its own bias, with the slope as gradient; else 0."""
         bias = self.operands.bias
         return 0.0 if bias is None or len(bias) == 1 else 1.0
-
-    @property
-    def late_targets(self) -> Tensor:
-        """Return the entities that carry the labels of ``late``."""
-        return self.examples.targets[self.late]
 
     def slopes(self, chunk: slice, scratch: Tensor) -> Tensor:
         """Write the slopes ``[U, n]`` of a chunk of entities into the scratch."""
@@ -96,12 +85,6 @@ class _Side:
         slopes[rows[first:last], ids[first:last] - chunk.start] -= self.label
         return slopes
 
-    def of_queries(self, sums: Tensor) -> Tensor:
-        """Return gradients ``[B, F]`` of the examples' queries, from sums ``[U, F]``."""
-        found = sums.index_select(0, self.place)
-        found[self.late] -= self.label * self.operands.table[self.late_targets].to(found.dtype)
-        return found
-
 
 class DenseInfluence:
     """Inner products of gradients of a loss over all entities, at one state of a model.
@@ -109,14 +92,13 @@ class DenseInfluence:
     Examples of equal queries should be neighbours, for speed.
     """
 
-    def __init__(self, model: Any, loss: LossConfig, parameters: str) -> None:
+    def __init__(self, model: Any, loss: LossConfig) -> None:
         if model.score != "dot":
             raise ValueError(
                 f"influences of {loss.name} over all entities need a model with score 'dot'; "
                 f"{type(model).__name__} has {model.score!r}"
             )
         self._model, self._loss = model, loss
-        self._asker = Asker(model) if parameters == "all" else None
         self._num_entities = int(model.num_entities)
 
     def products(self, ids: Tensor, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
@@ -134,49 +116,22 @@ class DenseInfluence:
 
     def _block(self, side: _Side, others: ExampleQueries) -> Tensor:
         other = self._side(others, merged=False)
-        found, place = self._swept(side, other), side.place
-        total = found.dots.index_select(1, place)
-        total[:, side.late] -= side.label * found.at_late
-        total *= (other.rows @ side.rows.T + side.with_bias).index_select(1, place)
-        if found.own is None or found.others is None:
-            return total
-        own, theirs = found.own, found.others
-        at_others = found.at_others.index_select(1, place)
-        is_label = theirs.anchors[:, None] == side.late_targets
-        at_others[:, side.late] -= side.label * is_label.to(total.dtype)
-        total += at_others * (theirs.of_anchors @ side.rows.T).index_select(1, place)
-        total += found.at_own.index_select(1, place) * (other.rows @ own.of_anchors.T)
-        same = theirs.anchors[:, None] == own.anchors
-        total += torch.where(same, theirs.of_anchors @ own.of_anchors.T, 0.0)
-        return total + theirs.products(own)
-
-    def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        rows, late, asker = side.rows, side.late_targets, self._asker
-        count = len(rows) + len(other.rows)
+        rows, late = side.rows, side.examples.targets[side.late]
         dots = rows.new_zeros(len(other.rows), len(rows))
-        at_late = rows.new_zeros(len(other.rows), len(late))
-        held = dots.shape if asker is not None else (0, 0)
-        at_others, at_own = dots.new_zeros(held), dots.new_zeros(held)
-        of_queries, of_others = torch.zeros_like(rows), torch.zeros_like(other.rows)
+        at_late = rows.new_zeros(len(other.rows), len(late))  # slopes of others at late labels
+        count = len(rows) + len(other.rows)
         scratch = rows.new_empty(count * min(_ENTITIES, self._num_entities))
         for first in range(0, self._num_entities, _ENTITIES):
             chunk = slice(first, min(first + _ENTITIES, self._num_entities))
-            own = side.slopes(chunk, scratch)
-            theirs = other.slopes(chunk, scratch[own.numel() :])
-            dots.addmm_(theirs, own.T)
-            _pick(at_late, theirs, late, chunk)
-            if asker is None:
-                continue
-            table = side.operands.table[chunk].to(rows.dtype)
-            of_queries.addmm_(own, table)
-            of_others.addmm_(theirs, table)
-            _pick(at_own, theirs, side.anchors, chunk)
-            _pick(at_others.T, own, other.anchors, chunk)
-        found = _Swept(dots, at_late, at_own, at_others)
-        if asker is not None:
-            found.own = asker.gradients(side.examples, side.of_queries(of_queries))
-            found.others = asker.gradients(other.examples, of_others)
-        return found
+            slopes = side.slopes(chunk, scratch)
+            of_others = other.slopes(chunk, scratch[slopes.numel() :])
+            dots.addmm_(of_others, slopes.T)
+            inside = ((late >= chunk.start) & (late < chunk.stop)).nonzero()[:, 0]
+            at_late[:, inside] = of_others[:, late[inside] - chunk.start]
+        total = dots.index_select(1, side.place)
+        total[:, side.late] -= side.label * at_late
+        total *= (other.rows @ rows.T + side.with_bias).index_select(1, side.place)
+        return total
 
     def _side(self, examples: ExampleQueries, *, merged: bool = True) -> _Side:
         """Make the queries and slopes of examples; ``merged`` joins equal neighbours."""
@@ -205,7 +160,6 @@ class DenseInfluence:
             examples,
             place,
             late,
-            queries.anchors,
             run.passes_of(rows),
             operands,
             (of_rows[order], ids[order]),
@@ -214,24 +168,6 @@ class DenseInfluence:
             if loss.is_softmax
             else None,
         )
-
-
-@dataclass
-class _Swept:
-    """Sums over entities of queries (own) and others; the last four only with all parameters."""
-
-    dots: Tensor  # [M, U]
-    at_late: Tensor  # [M, L], slopes of others at late labels
-    at_own: Tensor  # [M, U], slopes of others at anchors of queries
-    at_others: Tensor  # [M, U], slopes of queries at anchors of others
-    own: QuerySide | None = None  # gradients of the examples' query side
-    others: QuerySide | None = None
-
-
-def _pick(into: Tensor, slopes: Tensor, ids: Tensor, chunk: slice) -> None:
-    """Copy slopes ``[B, n]`` of a chunk at entities ``ids [A]`` to columns of ``into [B, A]``."""
-    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
-    into[:, which] = slopes[:, ids[which] - chunk.start]
 
 
 def _blocks(queries: ExampleQueries, size: int) -> Iterator[ExampleQueries]:

@@ -18,7 +18,6 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.examples import ExampleQueries
-from kgfast.extras.influence.query_side import Asker
 from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, RSCF, SIDES, Side, candidates_at, queries_at
@@ -158,13 +157,12 @@ class _Entries:
 class SampledInfluence:
     """Inner products of gradients of a loss of sampled negatives, at one state of a model."""
 
-    def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
+    def __init__(self, model: Any, loss: LossConfig, origin: Origin) -> None:
         if isinstance(model, MED | RSCF):
             raise TypeError(
                 f"influences of {type(model).__name__} are not served: MED weighs an example by "
                 "the other examples of the batch, and RSCF filters rows of candidates"
             )
-        self._asker = Asker(model) if parameters == "all" else None
         self._model, self._loss = model, loss
         self._table = model.entity.detach()
         self._replay = Replay(origin, self._table.device)
@@ -187,56 +185,37 @@ class SampledInfluence:
         dtype = torch.float64 if self._table.dtype == torch.float64 else torch.float32
         total = torch.zeros(shape, dtype=dtype, device=self._table.device)
         for rows in _slices(shape[0], self._rows_at_once):
-            entities, relations = self._gradients(others.part(rows))
-            wanted = entities.ids.unique_consecutive()
+            entries = self._gradients(others.part(rows))
+            wanted = entries.ids.unique_consecutive()
             for columns in _slices(shape[1], max(1, _SCORES // drawn.negatives.shape[1])):
-                own, own_relations = self._gradients(drawn.part(columns), wanted)
-                own.add_products(entities, total[rows, columns])
-                if relations is not None and own_relations is not None:
-                    own_relations.add_products(relations, total[rows, columns])
+                examples = self._gradients(drawn.part(columns), wanted)
+                examples.add_products(entries, total[rows, columns])
         return total
 
-    def _gradients(
-        self, drawn: DrawnNegatives, wanted: Tensor | None = None
-    ) -> tuple[_Entries, _Entries | None]:
-        """Return gradients of entity rows (``wanted`` ones, or all) and of relation rows."""
+    def _gradients(self, drawn: DrawnNegatives, wanted: Tensor | None = None) -> _Entries:
+        """Return gradients of entity rows, of ``wanted`` ones or of all."""
         asked = drawn.queries
         index = torch.cat([asked.targets[:, None], drawn.negatives], 1)
         with torch.no_grad():
-            made = queries_at(self._model, asked.anchors, asked.relations, asked.side, None)
-        slopes, of_queries = self._slopes(drawn, index, made)
+            queries = queries_at(self._model, asked.anchors, asked.relations, asked.side, None)
+        slopes = self._slopes(drawn, index, queries)
         takes_part = slopes != 0
         if wanted is not None:
             takes_part &= torch.isin(index, wanted)
         of, place = takes_part.nonzero(as_tuple=True)
         ids = index[of, place]
-        rows = self._candidate_rows(made[of], ids, slopes[of, place])
-        if self._asker is None or of_queries is None:
-            return _Entries.sorted(of, ids, rows), None
-        found = self._asker.gradients(asked, of_queries)
-        number = torch.arange(len(index), dtype=torch.int64, device=index.device)
-        chosen = number if wanted is None else number[torch.isin(asked.anchors, wanted)]
-        of, ids = torch.cat([of, chosen]), torch.cat([ids, asked.anchors[chosen]])
-        rows = torch.cat([rows, found.of_anchors[chosen].to(rows.dtype)])
-        relations = _Entries.sorted(number, found.relations, found.of_relations)
-        return _Entries.sorted(of, ids, rows), relations
+        return _Entries.sorted(of, ids, self._candidate_rows(queries[of], ids, slopes[of, place]))
 
-    def _slopes(
-        self, drawn: DrawnNegatives, index: Tensor, made: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return slopes of scores ``[B, 1 + K]``; with an asker, gradients of queries too."""
+    def _slopes(self, drawn: DrawnNegatives, index: Tensor, queries: Tensor) -> Tensor:
+        """Return slopes of scores ``[B, 1 + K]``."""
         model, side = self._model, drawn.queries.side
         with torch.no_grad():
-            bias = with_gamma(candidates_at(model, side, None), model, made.dtype).bias
+            bias = with_gamma(candidates_at(model, side, None), model, queries.dtype).bias
+            scores = ops.indexed_scores(queries, self._table, index, model.score, bias=bias)
         with torch.enable_grad():
-            leaf = made.detach().requires_grad_()
-            scores = ops.indexed_scores(leaf, self._table, index, model.score, bias=bias)
-            seen = scores.detach().requires_grad_()
-            rows = _loss(self._loss).of_scores(seen[:, 0], seen[:, 1:], mask=drawn.mask)
-            (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
-            if self._asker is None:
-                return slopes, None
-            return slopes, torch.autograd.grad(scores, leaf, slopes)[0]
+            leaf = scores.requires_grad_()
+            rows = _loss(self._loss).of_scores(leaf[:, 0], leaf[:, 1:], mask=drawn.mask)
+            return torch.autograd.grad(rows, leaf, drawn.factor.to(rows.dtype))[0]
 
     def _candidate_rows(self, queries: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
         """Return ``slope dscore / drow`` of pairs of a query and an entity, ``[P, G]``."""

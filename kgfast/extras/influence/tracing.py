@@ -1,13 +1,14 @@
 """TracIn at checkpoints (Pruthi et al. 2020, arXiv 2002.08484, section 3.3: TracInCP).
 
 ``influence(z, z') = sum_i rate_i grad l(w_i, z) . grad l(w_i, z')`` over checkpoints ``i``, where
-``l`` is the loss of one example in eval mode, without regularizer. The formula describes plain
+``l`` is the loss of one example in eval mode, without regularizer. Gradients are those of the last
+layer: the entity table in its role as candidates, and its biases. The formula describes plain
 gradient descent and ignores how Adam and other optimizers scale gradients.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,6 @@ def tracin(
     loss: str | LossConfig | None = None,
     mode: Mode | None = None,
     rates: Sequence[float] | None = None,
-    parameters: Literal["entity", "all"] = "entity",
     side: Side = "tail",
     k: int = 10,
     device: torch.device | str = "cpu",
@@ -67,9 +67,6 @@ def tracin(
         Mode of a model in memory; ``1vsall`` by default.
     rates : sequence of float, optional
         The learning rate at each checkpoint; default: the rates in the run's log.
-    parameters : {"entity", "all"}
-        ``entity``: the last layer, which is the entity table as candidates, with biases. ``all``:
-        all parameters, with anchors, relations and encoder weights.
     side : {"head", "tail"}
         The side that test triples predict.
     k : int
@@ -113,7 +110,7 @@ def tracin(
         raise ValueError(f"side must be 'head' or 'tail'; got {shown(side)}")
     if test is None:
         raise TypeError("tracin() needs test triples")
-    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), parameters, train)
+    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), train)
     hrt = tracing.triples("test", test)
     others, matrix = ExampleQueries.of(hrt, side), tracing.zeros(len(hrt), len(tracing.examples))
     tracing.sum_into(matrix, lambda at, *chunk: at.products(*chunk, others), progress)
@@ -136,7 +133,6 @@ def self_influence(
     loss: str | LossConfig | None = None,
     mode: Mode | None = None,
     rates: Sequence[float] | None = None,
-    parameters: Literal["entity", "all"] = "entity",
     device: torch.device | str = "cpu",
     progress: bool = False,
     trust: bool = False,
@@ -147,7 +143,7 @@ def self_influence(
 
     Parameters
     ----------
-    checkpoints, train, loss, mode, rates, parameters, device, progress, trust
+    checkpoints, train, loss, mode, rates, device, progress, trust
         See :func:`tracin`.
 
     Returns
@@ -167,7 +163,7 @@ def self_influence(
     >>> self_influence(model, torch.tensor([[0, 0, 1]]), loss="bce", rates=[0.1]).shape
     torch.Size([2])
     """
-    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), parameters, train)
+    tracing = _Tracing(stages_of(checkpoints, loss, mode, rates, device, trust), train)
     total = tracing.zeros(len(tracing.examples))
     tracing.sum_into(total, lambda at, *chunk: at.squares(*chunk), progress)
     return total
@@ -176,15 +172,13 @@ def self_influence(
 class _Tracing:
     """Training examples, and the checkpoints' models, one in memory at a time."""
 
-    def __init__(self, stages: Stages, parameters: str, train: TriplesLike | None) -> None:
-        if parameters not in ("entity", "all"):
-            raise ValueError(f"parameters must be 'entity' or 'all'; got {shown(parameters)}")
+    def __init__(self, stages: Stages, train: TriplesLike | None) -> None:
         if train is not None and stages.mode == "negative":
             raise ValueError(
                 "train: a run with sampled negatives has negatives of its own training triples "
                 "alone; leave train out"
             )
-        self.stages, self._parameters = stages, parameters
+        self.stages = stages
         self._model = stages.checkpoints[0].open()
         table = self._model.candidates("tail")
         table = getattr(table, "table", table)
@@ -240,8 +234,8 @@ class _Tracing:
             )
         origin = self.stages.checkpoints[place].origin
         if self.stages.mode == "negative" and origin is not None:
-            return SampledInfluence(model, self.stages.loss, self._parameters, origin)
-        return DenseInfluence(model, self.stages.loss, self._parameters)
+            return SampledInfluence(model, self.stages.loss, origin)
+        return DenseInfluence(model, self.stages.loss)
 
     def warn_of_chance(self) -> None:
         """Warn if the last model ranks training triples little better than chance."""

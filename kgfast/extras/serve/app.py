@@ -121,7 +121,6 @@ def make_app(
             "known_triples": None if known is None else len(known),
             "names": None not in names,
             "labels": any(it is not None and bool(it.labels) for it in names),
-            "types": engine.types is not None,
         }
 
     app.mount("/", StaticFiles(packages=[("kgfast.extras.serve", "page")], html=True))

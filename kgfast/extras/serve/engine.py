@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from kgfast.eval import Index, Ranks, rank, topk
 from kgfast.frames import score_column
-from kgfast.graph import KnownTriples, Names, TypeConstraints
+from kgfast.graph import KnownTriples, Names
 from kgfast.models import Side
 
 Answer = dict[str, Any]  # JSON object
@@ -28,7 +28,6 @@ class Question:
     include_known: bool = False  # known triples are candidates, too
     k: int = 0  # answers to a query
     candidates: Sequence[list[int]] | None = None  # distinct ids of each query; None: not listed
-    types: bool = False  # candidates are those of the relation
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,6 @@ class Engine:
         :meth:`kgfast.training.LoadedRun.probabilities`.
     index : Index, optional
         Index of the model; croppable, with a ``dim``.
-    types : TypeConstraints, optional
-        Candidates for requests with ``"candidates": "types"``.
     """
 
     model: Any
@@ -60,14 +57,13 @@ class Engine:
     dim: int | None = None
     probabilities: Callable[[Tensor], Tensor | None] | None = None
     index: Index | None = None
-    types: TypeConstraints | None = None
 
     def answer(self, question: Question) -> Answer:
         """Return the JSON object that answers a question."""
         columns: Any = {role: _ids(ids) for role, ids in question.columns.items()}
         if question.kind == "score":
             return self._score(columns)
-        candidates: Any = self.types if question.types else None
+        candidates = None
         if question.candidates is not None:
             lists = list(map(_ids, question.candidates))
             candidates = pad_sequence(lists, batch_first=True, padding_value=-1)

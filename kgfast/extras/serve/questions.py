@@ -19,11 +19,7 @@ Entries = Annotated[
 ]
 Lists = list[Entry] | list[list[Entry]]
 Restricted = Annotated[
-    Literal["types"] | Lists | None,
-    Field(
-        description="The only candidates, for all queries or a list for each; "
-        '"types": the entities that the relation may have on that side (--types).'
-    ),
+    Lists | None, Field(description="The only candidates, for all queries or a list for each.")
 ]
 WithKnown = Annotated[bool, Field(description="Known triples are candidates, too.")]
 
@@ -91,8 +87,8 @@ class Reader:
         if k > most:
             message = f"must be in 1 .. {most} for {queries:,} queries; got {shown(k)}"
             raise Refused("k", message)
-        restricted = self._restricted(body.candidates, queries, side)
-        return Question("topk", columns, (side,), body.include_known, k, **restricted)
+        candidates = self._restricted(body.candidates, queries, side)
+        return Question("topk", columns, (side,), body.include_known, k, candidates)
 
     def rank(self, body: RankBody) -> Question:
         """Read the question of ``POST /rank``."""
@@ -101,8 +97,8 @@ class Reader:
             raise Refused("sides", f"must be 1 to 3 distinct sides; got {shown(body.sides)}")
         if body.candidates is not None and "relation" in sides:
             raise Refused("candidates", "are entities, and relations are ranked too")
-        restricted = self._restricted(body.candidates, len(columns["heads"]), sides[0])
-        return Question("rank", columns, sides, body.include_known, **restricted)
+        candidates = self._restricted(body.candidates, len(columns["heads"]), sides[0])
+        return Question("rank", columns, sides, body.include_known, candidates=candidates)
 
     def score(self, body: ScoreBody) -> Question:
         """Read the question of ``POST /score``."""
@@ -127,28 +123,21 @@ class Reader:
             columns[role] = column * (length // len(column))
         return columns
 
-    def _lists(self, field: str, given: Lists, count: int, side: Side) -> list[list[int]]:
-        if not given or not isinstance(given[0], list):
-            return [self._ids(field, given, side == "relation")] * count
-        if len(given) != count:
-            message = f"must hold one list for each of {count:,} queries; got {len(given):,}"
-            raise Refused(field, message)
-        return [
-            self._ids(f"{field}[{row}]", ids, side == "relation") for row, ids in enumerate(given)
-        ]
-
-    def _restricted(self, given: Any, count: int, side: Side) -> dict[str, Any]:
-        if given is None:
-            return {}
-        if given != "types":
-            lists = self._lists("candidates", given, count, side)
-            return {"candidates": [list(dict.fromkeys(ids)) for ids in lists]}
-        if side == "relation":
-            raise Refused("candidates", '"types" restrict entities; relations are predicted')
-        if self.engine.types is None:
-            message = "the server has no types: kgfast serve --types sets types"
+    def _restricted(self, lists: Lists | None, count: int, side: Side) -> list[list[int]] | None:
+        """Return distinct candidates of each query."""
+        if lists is None:
+            return None
+        are_relations = side == "relation"
+        if not lists or not isinstance(lists[0], list):
+            ids = self._ids("candidates", lists, are_relations)
+            return [list(dict.fromkeys(ids))] * count
+        if len(lists) != count:
+            message = f"must hold one list for each of {count:,} queries; got {len(lists):,}"
             raise Refused("candidates", message)
-        return {"types": True}
+        each = (
+            self._ids(f"candidates[{row}]", ids, are_relations) for row, ids in enumerate(lists)
+        )
+        return [list(dict.fromkeys(ids)) for ids in each]
 
     def _ids(self, field: str, entries: Sequence[Any], are_relations: bool) -> list[int]:
         if len(entries) > self.max_queries:

@@ -68,33 +68,30 @@ def whole(model, **options):
     return tracin(model, TRAIN, TEST, **{"rates": [1.0]} | options).matrix.double()
 
 
-@pytest.mark.parametrize("parameters", ["entity", "all"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", MODELS)
-def test_values_are_those_of_autograd(name, loss, parameters, monkeypatch):
+def test_values_are_those_of_autograd(name, loss, monkeypatch):
     monkeypatch.setattr(module, "_ENTITIES", 7)
     monkeypatch.setattr(module, "BLOCK", 9)
     model = MODELS[name]().eval()
-    expected = dense_influences(model, TRAIN, TEST, LOSSES[loss], parameters)
-    assert_close(whole(model, loss=LOSSES[loss], parameters=parameters), expected)
+    expected = dense_influences(model, TRAIN, TEST, LOSSES[loss])
+    assert_close(whole(model, loss=LOSSES[loss]), expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_queries_with_all_their_answers(name):
     model, loss = MODELS[name]().eval(), LossConfig(name="bce", label_smoothing=0.2)
-    expected = dense_influences(model, TRAIN, TEST, loss, "all", "kvsall", side="head")
-    options = {"mode": "kvsall", "side": "head", "parameters": "all"}
-    assert_close(whole(model, loss=loss, **options), expected)
+    expected = dense_influences(model, TRAIN, TEST, loss, "kvsall", side="head")
+    assert_close(whole(model, loss=loss, mode="kvsall", side="head"), expected)
 
 
-@pytest.mark.parametrize("parameters", ["entity", "all"])
 @pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
-def test_an_example_with_itself(loss, parameters):
+def test_an_example_with_itself(loss):
     model = conve()
     chosen = LossConfig(name=loss)
-    tails = dense_influences(model, TRAIN, TRAIN, chosen, parameters).diagonal()
-    heads = dense_influences(model, TRAIN, TRAIN, chosen, parameters, side="head")
-    found = self_influence(model, TRAIN, loss=loss, rates=[2.0], parameters=parameters)
+    tails = dense_influences(model, TRAIN, TRAIN, chosen).diagonal()
+    heads = dense_influences(model, TRAIN, TRAIN, chosen, side="head")
+    found = self_influence(model, TRAIN, loss=loss, rates=[2.0])
     expected = torch.cat([tails, heads[:, TRIPLES:].diagonal()]) * 2
     assert_close(found.double(), expected)
 
@@ -114,12 +111,11 @@ def test_a_query_is_made_once_for_all_its_examples(monkeypatch, loss):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("parameters", ["entity", "all"])
-def test_tables_of_half_precision_are_read_as_they_are(dtype, parameters):
+def test_tables_of_half_precision_are_read_as_they_are(dtype):
     wide = DistMult.init(ENTITIES, RELATIONS, 8, seed=0).requires_grad_(False)
     half = DistMult(wide.entity.to(dtype), wide.relation.to(dtype))
     same = DistMult(half.entity.float(), half.relation.float())
-    found, expected = (whole(model, loss="bce", parameters=parameters) for model in (half, same))
+    found, expected = (whole(model, loss="bce") for model in (half, same))
     assert_close(found, expected, 1e-5)
 
 
@@ -156,7 +152,5 @@ def test_a_model_whose_queries_are_not_made_of_rows_has_its_last_layer():
         def candidates(self, side):
             return self.inner.candidates(side)
 
-    expected = dense_influences(Own.inner, TRAIN, TEST, LOSSES["bce"], "entity")
+    expected = dense_influences(Own.inner, TRAIN, TEST, LOSSES["bce"])
     assert_close(whole(Own(), loss="bce"), expected)
-    with pytest.raises(TypeError, match="Own are not served"):
-        whole(Own(), loss="bce", parameters="all")

@@ -54,20 +54,14 @@ def run(request, tmp_path_factory):
     return folder
 
 
-def gradient(model, drawn, row, loss, parameters):
-    """Return the gradient of one example, flat."""
+def gradient(model, drawn, row, loss):
+    """Return the gradient of one example for the table of candidates, flat."""
     queries = drawn.queries
     anchor, relation, target = (
-        it[row] for it in (queries.anchors, queries.relations, queries.targets)
+        column[row] for column in (queries.anchors, queries.relations, queries.targets)
     )
     triple = [anchor, relation, target] if queries.side == "tail" else [target, relation, anchor]
-    leaves = [model.entity, model.relation]
-    asked_model = model
-    if parameters == "entity":  # the table that queries are made of is another one
-        asked_model = model.with_entity(model.entity.detach().clone())
-        table = model.entity.detach().clone().requires_grad_()
-        candidates, leaves = model.with_entity(table), [table]
-        model = _Split(asked_model, candidates)
+    table = model.entity.detach().clone().requires_grad_()
     mask = None if drawn.mask is None else drawn.mask[row, None]
     options = {"side": queries.side, "mask": mask, "reduction": "none"}
     if loss.name == "nssa":
@@ -75,8 +69,9 @@ def gradient(model, drawn, row, loss, parameters):
     if loss.name == "margin":
         options["margin"] = loss.margin
     of = getattr(losses, loss.name)
-    rows = of(model, torch.stack(triple)[None], drawn.negatives[row, None], **options)
-    return flat(rows.sum() * drawn.factor[row], leaves)
+    split = _Split(model, model.with_entity(table))
+    rows = of(split, torch.stack(triple)[None], drawn.negatives[row, None], **options)
+    return flat(rows.sum() * drawn.factor[row], [table])
 
 
 class _Split:
@@ -104,39 +99,38 @@ def drawn_again(checkpoint):
         yield ids, replay.training(ids, queries)
 
 
-def gradients_of(model, drawn, loss, parameters):
+def gradients_of(model, drawn, loss):
     rows = range(len(drawn.queries))
-    return torch.stack([gradient(model, drawn, row, loss, parameters) for row in rows])
+    return torch.stack([gradient(model, drawn, row, loss) for row in rows])
 
 
-def by_autograd(run, test, parameters, side):
+def by_autograd(run, test, side):
     """Return influences ``[M, T]`` over the checkpoints of a run, and those on itself ``[T]``."""
     stages = stages_of(run, None, None, None, "cpu", False)
     total = torch.zeros(len(test), 2 * len(GRAPH.train)).double()
     squares = torch.zeros(2 * len(GRAPH.train)).double()
     for checkpoint, rate in zip(stages.checkpoints, stages.rates, strict=True):
-        model = checkpoint.open().requires_grad_(True)
+        model = checkpoint.open()
         others = Replay(checkpoint.origin, torch.device("cpu")).others(
             ExampleQueries.of(test, side)
         )
-        tests = gradients_of(model, others, stages.loss, parameters)
+        tests = gradients_of(model, others, stages.loss)
         for ids, drawn in drawn_again(checkpoint):
-            rows = gradients_of(model, drawn, stages.loss, parameters)
+            rows = gradients_of(model, drawn, stages.loss)
             total[:, ids] += rate * tests @ rows.T
             squares[ids] += rate * rows.square().sum(1)
     return total, squares
 
 
-@pytest.mark.parametrize("parameters", ["entity", "all"])
-def test_values_are_those_of_autograd(run, parameters, monkeypatch):
+def test_values_are_those_of_autograd(run, monkeypatch):
     monkeypatch.setattr(module, "_NUMBERS", 700)
     monkeypatch.setattr(module, "_SCORES", 90)
     test = GRAPH.test.hrt[:3]
-    expected, squares = by_autograd(run, test, parameters, "head")
-    found, again = (tracin(run, test=test, parameters=parameters, side="head") for _ in range(2))
+    expected, squares = by_autograd(run, test, "head")
+    found, again = (tracin(run, test=test, side="head") for _ in range(2))
     assert_close(found.matrix.double(), expected)
     assert torch.equal(found.matrix, again.matrix)
-    assert_close(self_influence(run, parameters=parameters).double(), squares)
+    assert_close(self_influence(run).double(), squares)
 
 
 @pytest.mark.parametrize("wrapper", ["MED", "RSCF"])
@@ -153,22 +147,23 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     """So negatives, masks and weights are those that the run drew."""
     stages = stages_of(run, None, None, None, "cpu", False)
     checkpoint = stages.checkpoints[0]
-    origin, model = checkpoint.origin, checkpoint.open().requires_grad_(True)
+    origin, model = checkpoint.origin, checkpoint.open().requires_grad_(False)
     hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
     objective = Objective(origin.config, hrt, GRAPH.num_entities, sides)
     of_example = {}
     for ids, drawn in drawn_again(checkpoint):
-        rows = gradients_of(model, drawn, stages.loss, "all")
+        rows = gradients_of(model, drawn, stages.loss)
         of_example.update(zip(ids.tolist(), rows, strict=True))
     epoch = objective.batches.epoch(origin.step - 1)
     numbers = range(epoch * objective.batches.per_epoch, (epoch + 1) * objective.batches.per_epoch)
     assert origin.step - 1 in numbers
     for number in numbers:
         side, ids = objective.batches.rows_of(number)
-        model.zero_grad()
-        (sum(objective(model, objective.batch(number))) * len(ids)).backward()
-        table = model.entity.grad.to_dense()
-        expected = torch.cat([table.flatten(), model.relation.grad.flatten()]).double()
+        table = model.entity.detach().clone().requires_grad_()
+        trained = getattr(model, "model", model)  # which has inverse relations, too
+        split = _Split(trained, trained.with_entity(table))
+        value = sum(objective(split, objective.batch(number))) * len(ids)
+        expected = flat(value, [table])
         shift = len(GRAPH.train) if side == "head" else 0
         whole = sum(of_example[row + shift] for row in ids.tolist())
         assert torch.allclose(whole, expected, atol=1e-5, rtol=1e-4)

@@ -50,7 +50,6 @@ def expected_of(run, test, **options):
             GRAPH.train.hrt,
             test,
             loss_of(run),
-            "entity",
             **options,
         )
         for step, rate in RATES.items()
@@ -156,7 +155,6 @@ MISTAKES = [
     ({"rates": [0.1]}, "rates must have one per checkpoint, 2; got 1"),
     ({"rates": [0.1, 0.0]}, "rates must be finite and above 0; got 0.0"),
     ({"rates": [0.1, float("nan")]}, "rates must be finite and above 0; got nan"),
-    ({"parameters": "last"}, "parameters must be 'entity' or 'all'; got 'last'"),
     ({"side": "relation"}, "side must be 'head' or 'tail'; got 'relation'"),
     ({"k": 0}, "k must be a whole number of at least 1; got 0"),
     ({"k": True}, "k must be a whole number of at least 1; got True"),

@@ -1,7 +1,6 @@
 """The endpoints: what they answer is what `topk` and `rank` say, and bad input names its field."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import kgfast
 from kgfast.extras.serve import app
 from kgfast.extras.serve.engine import Engine
 from kgfast.extras.serve.questions import TopkBody
-from support.serving import client_of, engine_of, graph
+from support.serving import client_of, engine_of
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +27,6 @@ def post(client, path, **body):
     return response.json()
 
 
-@pytest.fixture(scope="module")
-def typed(engine):
-    types = kgfast.TypeConstraints.from_triples(graph().train)
-    with client_of(replace(engine, types=types)) as found:
-        yield found, types
-
-
 # Fields of a request, by names and by ids, and the arguments of topk() that they stand for.
 FORMS = {
     "filtered": ({}, {}),
@@ -42,23 +34,17 @@ FORMS = {
     "candidates": ({"candidates": ["entity_018", 74, 18, 5, 7]}, {"candidate_ids": [18, 74, 5, 7]}),
     "lists": ({"candidates": [[18, 5], []]}, {"candidate_ids": torch.tensor([[18, 5], [-1, -1]])}),
     "none": ({"candidates": []}, {"candidate_ids": []}),
-    "types": ({"candidates": "types"}, {}),
 }
-
-
-def options_of(form, engine, types):
-    fields, options = FORMS[form]
-    options = {"known": engine.known} | options
-    return fields, options | ({"candidate_ids": types} if form == "types" else {})
 
 
 class TestTopk:
     @pytest.mark.parametrize("asked", ["heads", "tails"])
     @pytest.mark.parametrize("form", FORMS)
-    def test_answers_are_those_of_topk(self, typed, engine, asked, form):
-        fields, options = options_of(form, engine, typed[1])
+    def test_answers_are_those_of_topk(self, client, engine, asked, form):
+        fields, options = FORMS[form]
+        options = {"known": engine.known} | options
         given = {asked: [3, 7], "relations": [2, 1], "k": 6}
-        found = post(typed[0], "/topk", **given, **fields)
+        found = post(client, "/topk", **given, **fields)
         top = kgfast.topk(engine.model, **given, **options, pad=True)
         assert found["predicted"] == ("tail" if asked == "heads" else "head")
         assert found["filtered"] is (form != "include_known")
@@ -173,7 +159,6 @@ MISTAKES = [
     ("/topk", {**QUERY, "k": "3"}, "k", "valid integer; got '3'"),
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
-    ("/topk", {**QUERY, "candidates": "types"}, "candidates", "kgfast serve --types"),
     ("/topk", {**QUERY, "candidates": [[1], [2]]}, "candidates", "for each of 1 queries; got 2"),
     ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "relations are"),
     ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean; got 1"),
@@ -295,7 +280,7 @@ def test_health(engine):
     assert health["status"] == "ok"
     assert (health["entities"], health["relations"]) == (300, 6)
     assert health["known_triples"] == len(engine.known)
-    assert (health["names"], health["labels"], health["types"]) == (True, False, False)
+    assert (health["names"], health["labels"]) == (True, False)
 
 
 def test_the_document_describes_requests(client):

@@ -49,7 +49,6 @@ form.addEventListener("submit", async (event) => {
   const body = {include_known: field.include_known.checked};
   ROLES.forEach((it, place) => { if (asked[place]) body[it] = entry(asked[place]); });
   if (field.k.value) body.k = Number(field.k.value);
-  if (field.types.checked) body.candidates = "types";
   try {
     found.replaceChildren(table(await fetched("topk", body, signal), asked.map((it) => it || "?")));
     error.textContent = "";
@@ -61,16 +60,15 @@ form.addEventListener("submit", async (event) => {
 });
 
 async function start() {
-  const {model, entities, relations, known_triples, names, labels, types} = await fetched("health");
+  const {model, entities, relations, known_triples, names, labels} = await fetched("health");
   hasNames = names;
-  const facts = {model, entities, relations, "known triples": known_triples, names, labels, types};
+  const facts = {model, entities, relations, "known triples": known_triples, names, labels};
   for (const [name, it] of Object.entries(facts)) {
     const fact = served.appendChild(made("div"));
     const text = it === true ? "yes" : it ? it.toLocaleString("en") : "none";
     fact.append(made("dt", name), " ", made("dd", text));
   }
   field.include_known.parentElement.hidden = known_triples === null;
-  field.types.parentElement.hidden = !types;
   ids.textContent = names ? "#3 is the row with id 3." : "Rows have ids.";
   if (!names) return;
   const every = {heads: 0, tails: 0, k: relations, include_known: true};  // where relations have scores
