@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.training import Config
 from support.paths import ROOT
 from support.snippets import run_page
 
@@ -66,10 +65,3 @@ def test_the_targets_of_make_exist():
     assert set(found) >= {"demo", "test"}
     for target in found:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
-
-
-def test_what_cannot_be_exported_is_said_beside_the_command():
-    (line,) = re.findall(r"^    kgfast export .*pykeen.*$", TRAIN, flags=re.MULTILINE)
-    config = Config.from_yaml("wn18rr/rotate_fast")  # the run in that line
-    assert config.model.norm in (None, "modulus")
-    assert "RotatE: only of model.norm: l2" in line

@@ -7,8 +7,6 @@ npy           what :func:`kgfast.save` writes, but the tables as ``entity.npy`` 
 safetensors   what :func:`kgfast.save` writes: any model
 official      what ``save_model`` of the official RotatE code writes: ``checkpoint``, the tables as
               ``.npy`` and ``config.json``; with ``entities.dict`` and ``relations.dict``
-pykeen        ``model.safetensors``, a state dict for PyKEEN's model, and ``config.json`` with its
-              name and arguments; RotatE only of ``norm="l2"``
 ============  ====================================================================================
 
 Names stand beside the tables in the order of rows, as ``entities.json`` and ``relations.json``. A
@@ -22,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast.graph import Vocabulary
@@ -32,17 +29,15 @@ from kgfast.models import (
     MED,
     RESCAL,
     ComplEx,
-    ConvE,
     DistMult,
     Model,
     Reciprocal,
     RotatE,
     TransE,
-    Wrapper,
     in_layout,
 )
 from kgfast.text import shown
-from kgfast.training import LoadedRun, write_json, write_names, write_tables
+from kgfast.training import LoadedRun, write_json, write_tables
 from kgfast.whole_files import new_folder
 
 PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
@@ -84,11 +79,16 @@ def _write(run: LoadedRun, model: Model, out: Path, *, as_npy: bool = False) -> 
 def _to_official(run: LoadedRun, out: Path) -> None:
     theirs = "the official RotatE code"
     model = _plain(run.model, theirs)
-    _refuse_matrices(model, theirs)
+    if isinstance(model, CP | RESCAL):  # which it lacks
+        raise ValueError(f"{type(model).__name__} does not fit {theirs}: export it with --to npy")
     if run.model.has_inverses:
         raise ValueError(f"reciprocal relations do not fit {theirs}, which has no inverses")
     if isinstance(model, RotatE):
-        _refuse_norm(model, "modulus", f"{theirs}: its RotatE sums moduli")
+        if model.norm != "modulus":
+            raise ValueError(
+                f"RotatE with norm={model.norm!r} does not fit {theirs}: its RotatE sums moduli; a "
+                "run with model.norm: modulus can be exported there"
+            )
         if model.relation_format != "raw":
             raise ValueError(
                 f"RotatE with relation_format={model.relation_format!r} does not fit {theirs}: its "
@@ -150,97 +150,23 @@ def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, An
     }
 
 
-def _to_pykeen(run: LoadedRun, out: Path) -> None:
-    model = _plain(run.model, "PyKEEN")
-    _refuse_matrices(model, "PyKEEN")
-    options: dict[str, Any] = {"embedding_dim": model.dim}
-    if isinstance(model, TransE):
-        options["scoring_fct_norm"] = 1 if model.score == "l1" else 2
-    if isinstance(model, RotatE):
-        _refuse_norm(model, "l2", "PyKEEN: its RotatE is the L2 norm of the whole vector")
-    if isinstance(model, DistMult | ComplEx):
-        options["regularizer"] = None  # a regularizer adds tensors to the state dict
-    entity, relation = (_single(table, model, "PyKEEN") for table in (model.entity, model.relation))
-    if isinstance(model, RotatE | ComplEx):
-        entity = in_layout(entity, model.layout, "interleaved")
-        if isinstance(model, ComplEx) or model.relation_format == "complex":
-            relation = in_layout(relation, model.layout, "interleaved")
-        else:
-            relation = _rotations(model)
-    factory = "triples_factory=..."
-    if run.model.has_inverses:  # PyKEEN has each inverse beside the relation
-        relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
-        factory += " (with create_inverse_triples=True)"
-    state = {
-        f"{what}_representations.0._embeddings.weight": table.contiguous()
-        for what, table in (("entity", entity), ("relation", relation))
-    }
-    save_file(state, out / "model.safetensors", {"format": "pt"})
-    write_json(
-        out / "config.json",
-        {
-            "model": type(model).__name__,
-            "model_kwargs": options,
-            "num_entities": model.num_entities,
-            "num_relations": run.model.num_relations,
-            "create_inverse_triples": run.model.has_inverses,
-            "load": f"model = getattr(pykeen.models, config['model'])({factory}, "
-            "**config['model_kwargs']); "
-            "model.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
-        },
-    )
-    write_names(out, run.vocabulary or (None, None))
-
-
 TARGETS: dict[str, Callable[[LoadedRun, Path], None]] = {
     "npy": _to_npy,
     "safetensors": _to_safetensors,
     "official": _to_official,
-    "pykeen": _to_pykeen,
 }
-
-
-def _rotations(model: RotatE) -> Tensor:
-    """Return the relations as complex numbers, ``[R, 2D]`` interleaved float32."""
-    relation = model.relation
-    ids = torch.arange(len(relation), dtype=torch.int64, device=relation.device)
-    return torch.stack(model.rotations(ids), -1).flatten(1).cpu().float()
-
-
-def _without_inverses(model: Model) -> Model:
-    return model.model if isinstance(model, Reciprocal) else model
 
 
 def _plain(model: Model, target: str) -> Model:
     """Return a model with a score of two tables; for croppable embeddings the widest."""
-    inner = _without_inverses(model.model if isinstance(model, MED) else model)
+    inner = model.model if isinstance(model, MED) else model
+    inner = inner.model if isinstance(inner, Reciprocal) else inner
     if type(inner) not in PLAIN:  # a subclass is refused, since the score may differ
-        name = type(inner).__name__
-        if not isinstance(inner, Wrapper | ConvE):
-            raise ValueError(f"{name} does not fit {target}: its own code alone says how it scores")
-        if isinstance(inner, Wrapper):
-            name += f" around {type(inner.model).__name__}"
         raise ValueError(
-            f"{name} does not fit {target}: it scores with more than an entity and a relation "
-            "table; export it with --to safetensors"
+            f"{type(inner).__name__} does not fit {target}: it scores by more than an entity and a "
+            "relation table; try --to safetensors"
         )
     return inner
-
-
-def _refuse_matrices(model: Model, target: str) -> None:
-    """Refuse RESCAL and CP: models of that name elsewhere have other tensors."""
-    if isinstance(model, CP | RESCAL):
-        raise ValueError(
-            f"{type(model).__name__} does not fit {target}: export it with --to npy or safetensors"
-        )
-
-
-def _refuse_norm(model: RotatE, allowed: str, target: str) -> None:
-    if model.norm != allowed:
-        raise ValueError(
-            f"RotatE with norm={model.norm!r} does not fit {target}; a run with model.norm: "
-            f"{allowed} can be exported there"
-        )
 
 
 def _single(table: Tensor, model: Model, target: str) -> Tensor:

@@ -10,7 +10,7 @@ from kgfast.cli import flags
 from kgfast.cli.common import choose, command, load, say
 from kgfast.text import escaped
 
-Target = StrEnum("Target", "npy safetensors official pykeen")
+Target = StrEnum("Target", "npy safetensors official")
 
 
 @command

@@ -257,7 +257,7 @@ class TestFailures:
 
     def test_relations_of_a_model_that_scores_none(self):
         class TailsOnly:
-            score, num_entities, num_relations, dim = "dot", 3, 3, 2
+            score, num_entities, num_relations, dim = "dot", 3, 2, 2
             table = torch.eye(3, 2)
 
             def queries(self, anchors, relations, side):
