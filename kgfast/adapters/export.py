@@ -79,7 +79,7 @@ def _write(run: LoadedRun, model: Model, out: Path, *, as_npy: bool = False) -> 
 def _to_official(run: LoadedRun, out: Path) -> None:
     theirs = "the official RotatE code"
     model = _plain(run.model, theirs)
-    if isinstance(model, CP | RESCAL):  # which it lacks
+    if isinstance(model, CP | RESCAL):  # other models of these names there
         raise ValueError(f"{type(model).__name__} does not fit {theirs}: export it with --to npy")
     if run.model.has_inverses:
         raise ValueError(f"reciprocal relations do not fit {theirs}, which has no inverses")

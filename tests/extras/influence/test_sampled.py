@@ -160,7 +160,7 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     for number in numbers:
         side, ids = objective.batches.rows_of(number)
         table = model.entity.detach().clone().requires_grad_()
-        trained = getattr(model, "model", model)  # which has inverse relations, too
+        trained = getattr(model, "model", model)  # a model with inverse relations, too
         split = _Split(trained, trained.with_entity(table))
         value = sum(objective(split, objective.batch(number))) * len(ids)
         expected = flat(value, [table])
