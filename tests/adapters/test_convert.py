@@ -106,7 +106,7 @@ def test_the_commands(tmp_path):
     assert "numbered" not in done.output
     convert(source, tmp_path / "unnamed")
     said = run("evaluate", tmp_path / "unnamed", "--data", folder).output
-    assert "unnamed has no names of entities and relations: rows are taken" in said
+    assert "unnamed has no names of relations: rows are taken" in said
     assert f"numbered as in {folder}" in said
     assert "is there already" in error_of("convert", source, "--out", out)
 

@@ -76,7 +76,7 @@ def test_tables(served, trained, root, tmp_path):
         (tables / path).unlink()
     assert served(tables)[0].names == (None, None)
     *_, result = served(tables, "--data", root / "ring")
-    assert "has no names of entities and relations" in result.stderr
+    assert "has no names of relations" in result.stderr
 
 
 def error_of(*words):
