@@ -107,7 +107,7 @@ def test_the_commands(tmp_path):
     convert(source, tmp_path / "unnamed")
     said = run("evaluate", tmp_path / "unnamed", "--data", folder).output
     assert "unnamed has no names of relations: rows are taken" in said
-    assert f"numbered as in {folder}" in said
+    assert f"numbered as in dataset {folder.name}" in said
     assert "is there already" in error_of("convert", source, "--out", out)
 
 
@@ -159,7 +159,7 @@ ODD = {
     "names": ({"dataset": {"meta": {"entity_ids": [3] * 20}}}, "entity_ids must be a list of"),
     "one twice": (
         {"dataset": {"meta": {"entity_ids": ["a"] * 20}}},
-        r"entity_ids: names\[1\] = 'a' is a duplicate",
+        r"entity_ids: names\[19\] = 'a' is a duplicate",
     ),
     "options": ({"config": libkge_files._config({"model": ["rotate"]})}, "TypeError: unhashable"),
     "a list of options": (

@@ -102,7 +102,7 @@ def test_options_that_do_not_fit_are_named(trained, words, message):
 
 
 def test_what_cannot_be_served_is_named(trained, tmp_path, monkeypatch):
-    assert "without config.yaml" in error_of(tmp_path)
+    assert "config.yaml is missing" in error_of(tmp_path)
     other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})
     (other / "train.txt").write_text("x0\tnext\tx1\n")
     assert str(other) in error_of(trained, "--data", other)
