@@ -186,16 +186,6 @@ def test_scores_that_are_brought_are_processed_as_pykeen_does():
     assert results[0] == results[1]
 
 
-def test_intervals():
-    model = trained("distmult")
-    intervals = []
-    for kind in (KgfastEvaluator, RankBasedEvaluator):
-        evaluator = kind(metrics=["mrr"], add_defaults=False, clear_on_finalize=False)
-        evaluator.evaluate(model, **arguments())
-        intervals.append(evaluator.finalize_with_confidence(n_boot=3))
-    assert intervals[0] == intervals[1]
-
-
 def test_one_side_and_raw_ranks():
     model, data = trained("distmult"), arguments()
     evaluator = KgfastEvaluator(filtered=False, clear_on_finalize=False)
@@ -293,11 +283,3 @@ def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
         KgfastEvaluator().evaluate(model, **arguments())
     result = KgfastEvaluator(nan="worst").evaluate(model, **arguments())
     assert 0 < result.get_metric("mrr") < 1
-
-
-def test_a_model_is_saved_as_tables(tmp_path):
-    model, test = from_pykeen(trained("rotate", inverse=True)), arguments()["mapped_triples"]
-    kgfast.save(model, tmp_path / "out")
-    expected = kgfast.rank(model, test)
-    found = kgfast.rank(kgfast.load_run(tmp_path / "out").model, test)
-    assert torch.equal(found.greater, expected.greater)

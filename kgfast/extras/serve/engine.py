@@ -63,7 +63,7 @@ class Engine:
         columns: Any = {role: _ids(ids) for role, ids in question.columns.items()}
         if question.kind == "score":
             return self._score(columns)
-        candidates = None
+        candidates: Any = None
         if question.candidates is not None:
             lists = list(map(_ids, question.candidates))
             candidates = pad_sequence(lists, batch_first=True, padding_value=-1)

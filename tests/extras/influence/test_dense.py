@@ -96,20 +96,6 @@ def test_an_example_with_itself(loss):
     assert_close(found.double(), expected)
 
 
-@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
-def test_a_query_is_made_once_for_all_its_examples(monkeypatch, loss):
-    made = []
-    queries_at = module.queries_at
-    monkeypatch.setattr(
-        module, "queries_at", lambda *given: made.append(len(given[1])) or queries_at(*given)
-    )
-    model = DistMult.init(ENTITIES, RELATIONS, 8, seed=0)
-    distinct = len(TRAIN[:, :2].unique(dim=0)) + len(TRAIN[:, 1:].unique(dim=0))
-    assert distinct < 2 * TRIPLES - 12
-    tracin(model, TRAIN, TEST, loss=loss, rates=[1.0])
-    assert sum(made) == distinct + 2 * len(TEST)  # with those of each side
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tables_of_half_precision_are_read_as_they_are(dtype):
     wide = DistMult.init(ENTITIES, RELATIONS, 8, seed=0).requires_grad_(False)

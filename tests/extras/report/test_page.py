@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -163,15 +162,6 @@ def test_croppable_embeddings_have_a_table_of_their_widths(graph, tmp_path):
         assert f"{ranks.mrr:.4f}" in reader.texts["td"]
 
 
-def test_errors(run, graph):
-    with pytest.raises(FileNotFoundError, match="gone: no such folder"):
-        write_report(run / "gone")
-    with pytest.raises(FileNotFoundError, match="no dataset synthetic"):
-        write_report(run, data=run)
-    with pytest.raises(ValueError, match="split must be train, valid or test; got 'all'"):
-        write_report(run, data=graph, split="all")
-
-
 def test_any_hits(run, graph, text, tmp_path):
     page = write_report(run, tmp_path / "page.html", data=graph, samples=5, hits=(2, 5)).read_text()
     assert "<th>hits@5</th>" in page
@@ -185,13 +175,6 @@ def test_an_empty_split(graph, tmp_path):
     with pytest.raises(ValueError, match="the test split holds no triples to report on"):
         write_report(tmp_path / "run", data=empty)
     assert not (tmp_path / "run" / "report.html").exists()
-
-
-@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_what_is_missing_is_named(run, graph, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=f"kgfast report needs {package}: pip install {package}"):
-        write_report(run, data=graph)
 
 
 def test_the_worst_and_the_best_surprise(monkeypatch):
