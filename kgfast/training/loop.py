@@ -112,11 +112,11 @@ class Run:
         )
         rows = None if graph is None else graph.rows
         self._resumable = Resumable(config, model, self._optimizer, rows)
-        stored = None
-        if folder is not None and resume:
-            stored = folder.load_last(self._resumable.check)
+        stored = folder.load_last() if folder is not None and resume else None
         self.resumed = stored is not None
-        self.state = State() if stored is None else self._resumable.load(stored)
+        self.state = State()
+        if folder is not None and stored is not None:
+            self.state = self._resumable.load(stored, folder.last)
         assignment.check_same({"the step that is resumed": self.state.step})
         is_other_length = stored is not None and self._changes_length(stored[1]["config"]["train"])
         self._bar = RunBar(self.steps, self.state.step, enabled=self._shows_progress)

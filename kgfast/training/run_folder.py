@@ -8,8 +8,7 @@ lines changes nothing, another graph is an error.
 import json
 import os
 import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -115,7 +114,6 @@ class RunFolder:
     ``graph.safetensors``     names and triples: see :class:`kgfast.training.RunGraph`
     ``metrics.jsonl``         see :mod:`kgfast.training.logs`
     ``last.safetensors``      the newest state: where a run resumes
-    ``previous.safetensors``  the state before it
     ``best.safetensors``      the best model by ``train.save_best_metric``
     ``model_<n>.safetensors`` models of other steps (``train.keep_every``)
     ``result.json``           the result, written at the end
@@ -140,12 +138,10 @@ class RunFolder:
         self.rows = (0, 1)
         self.room: Room | None = None
         self.last = self.path / "last.safetensors"
-        self.previous = self.path / "previous.safetensors"
         self.best = self.path / "best.safetensors"
         self.config = self.path / "config.yaml"
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
-        self._last_is_good = True
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the run for writing; raise a ValueError that names the process that holds it."""
@@ -154,21 +150,11 @@ class RunFolder:
 
     def holds_a_run(self) -> bool:
         """Return whether there is a state to resume, or a result."""
-        return any(path.exists() for path in (self.last, self.previous, self.result))
+        return any(path.exists() for path in (self.last, self.result))
 
     def save_last(self, stored: Stored) -> None:
-        """Write the newest state; the former one becomes ``previous``, unless it was broken."""
-        if self._last_is_good and self.last.is_file():
-            beside = self.path / "previous.tmp"
-            try:  # a second name, so that a kill at any time leaves two good states
-                beside.unlink(missing_ok=True)
-                os.link(self.last, beside)
-                os.replace(beside, self.previous)
-                beside.unlink(missing_ok=True)  # stays where both were one file
-            except OSError:  # a file system without hard links
-                os.replace(self.last, self.previous)
+        """Write the newest state."""
         save(self.last, *stored)
-        self._last_is_good = True
 
     def save_best(self, stored: Stored) -> None:
         """Write the best model."""
@@ -194,31 +180,9 @@ class RunFolder:
         steps = sorted(int(match[1]) for match in matches if match)
         return [self.path / f"model_{step}.safetensors" for step in steps]
 
-    def load_last(self, check: Callable[[Stored], object] = lambda stored: None) -> Stored | None:
-        """Return the newest readable state, or None if nothing was saved yet.
-
-        ``check`` raises a ValueError for a state that the run cannot resume from. Such a state is
-        skipped like an unreadable one: the state before is read, with a warning. A ValueError says
-        that there are states and none can be read.
-        """
-        broken: list[str] = []
-        for path in (self.last, self.previous):
-            try:
-                stored = self.load(path)
-                with reading(path, "not a state of this run"):
-                    check(stored)
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                broken.append(str(error))
-                self._last_is_good = False
-                continue
-            if broken:
-                warnings.warn(f"{'; '.join(broken)}; resuming from {path}", stacklevel=2)
-            return stored
-        if broken:
-            raise ValueError("; ".join(broken))
-        return None
+    def load_last(self) -> Stored | None:
+        """Return the newest state, or None if nothing was saved yet."""
+        return self.load(self.last) if self.last.exists() else None
 
     def load_best(self) -> Stored:
         """Return the best model, or the last state where no evaluation chose one."""

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from kgfast.eval.metrics import metric_named
 from kgfast.models import Model
-from kgfast.text import shown
+from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Stored, check_tensors, of_part
 from kgfast.training.config import Config
 from kgfast.training.optimizer import Optimizer
@@ -107,37 +108,28 @@ class Resumable:
         numbers = {"step": state.step, "state": state.model_dump()}
         return tensors, {"config": self.config.to_dict(), "graph": self.rows, **numbers}
 
-    def check(self, stored: Stored) -> None:
-        """Raise a ValueError unless the run can resume from a checkpoint; change nothing.
+    def load(self, stored: Stored, path: Path) -> State:
+        """Give a checkpoint to the model and the optimizer; return the state.
 
-        A checkpoint of another config passes: :meth:`load` raises for such a checkpoint, so that no
-        older one is tried.
+        A ValueError for a checkpoint of another config, or one that does not fit, changes nothing.
         """
         tensors, meta = stored
-        if not isinstance(meta.get("config"), dict):
-            raise ValueError(f"config must be a mapping; got {shown(meta.get('config'))}")
-        if Config.from_dict(meta["config"]).training_differences(self.config):
-            return
-        if meta.get("graph") != self.rows:
-            raise ValueError("the rows belong to other names than those of the run")
-        state = State.of(meta.get("state"))
-        if type(meta.get("step")) is not int or meta["step"] != state.step:
-            raise ValueError(f"step is {shown(meta.get('step'))}, that of the state {state.step}")
-        check_tensors("model", of_part("model", tensors), self.model.state_dict())
-        check_tensors("optimizer", of_part("optim", tensors), self.optimizer.tensors())
-
-    def load(self, stored: Stored) -> State:
-        """Give a checked checkpoint to the model and the optimizer; return the state.
-
-        For another config, a ValueError names the keys before any change.
-        """
-        tensors, meta = stored
-        changed = Config.from_dict(meta["config"]).training_differences(self.config)
+        with reading(path, "not a state of this run"):
+            config = Config.from_dict(meta["config"])
+        changed = config.training_differences(self.config)
         if changed:
             raise ValueError(
                 "the run was started with another config: "
                 + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
             )
-        self.model.load_state_dict(of_part("model", tensors))
-        self.optimizer.load(of_part("optim", tensors))
-        return State.of(meta["state"])
+        with reading(path, "not a state of this run"):
+            if meta.get("graph") != self.rows:
+                raise ValueError("the rows belong to other names than those of the run")
+            state = State.of(meta.get("state"))
+            if type(meta.get("step")) is not int or meta["step"] != state.step:
+                raise ValueError(f"step is {shown(meta.get('step'))}, of the state {state.step}")
+            of_model = of_part("model", tensors)
+            check_tensors("model", of_model, self.model.state_dict())
+            self.optimizer.load(of_part("optim", tensors))
+        self.model.load_state_dict(of_model)
+        return state

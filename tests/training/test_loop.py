@@ -55,7 +55,7 @@ def test_a_run_folder_holds_what_happened(tmp_path):
     assert [row["step"] for row in rows if row.get("split") == "valid"] == [8, 16, 20]
     assert (rows[0]["lr"], rows[0]["epoch"]) == (0.02, 0.25)
     held = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"last.safetensors", "previous.safetensors", "best.safetensors", "config.yaml"} <= held
+    assert {"last.safetensors", "best.safetensors", "config.yaml"} <= held
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["test"] == result.test
     assert {"machine", "threads", "versions", "command", "seconds_training"} <= written.keys()
