@@ -185,12 +185,6 @@ def _read(file: Any, name: str, stored: Any) -> Iterator[Tensor]:
         yield stored[start : start + step]
 
 
-def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the meta of a checkpoint without reading or checking its tensors."""
-    with _opened(path) as (_, meta):
-        return meta
-
-
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
     path = Path(path)

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
@@ -33,7 +32,7 @@ from kgfast.training.logs import Logs, Row
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder, RunGraph
-from kgfast.training.schedule import SPANNING, Interrupts, rate
+from kgfast.training.schedule import Interrupts, rate
 from kgfast.training.state import Resumable, State, gain
 
 Metrics = dict[str, float]
@@ -396,9 +395,7 @@ class Run:
         if due and sched.name == "plateau":
             state.reductions += state.plateau.exhausted_by(value, metric, sched.patience)
         if due and stop is not None:
-            state.stopped_early = state.stopping.exhausted_by(
-                value, metric, stop.patience, stop.min_delta
-            )
+            state.stopped_early = state.stopping.exhausted_by(value, metric, stop.patience)
 
     # Checkpoints.
 
@@ -434,19 +431,13 @@ class Run:
 
     def _changes_length(self, before: Mapping[str, Any]) -> bool:
         """Return whether the run had another length at the checkpoint; refuse made steps."""
-        train, name, made = self._config.train, self._config.sched.name, self.state.step
+        train, made = self._config.train, self.state.step
         if (before["epochs"], before["steps"]) == (train.epochs, train.steps):
             return False
-        key = "epochs" if train.epochs else "steps"
         if self.steps < made:
+            key = "epochs" if train.epochs else "steps"
             raise ValueError(
                 f"train.{key}: {self.steps:,} steps, but the run has made {made:,} already"
-            )
-        if name in SPANNING and self._assignment.leads:
-            warnings.warn(
-                f"train.{key}: sched.name {name} spans the run, so the first {made:,} steps had "
-                f"the rates of the earlier length",
-                stacklevel=4,
             )
         return True
 

@@ -1,9 +1,7 @@
 """Optimizers that change only the rows of a table that have a gradient.
 
-All other rows keep values and states, while bias correction counts all steps.
-
-Cost model of a row: the table and each state are read and written once, the gradient is read once.
-Rows are processed in blocks that fit the cache.
+All other rows keep values and states, while bias correction counts all steps. The table and each
+state are read and written once, the gradient is read once.
 """
 
 from abc import ABC, abstractmethod
@@ -17,9 +15,6 @@ from torch.optim.adam import adam
 
 from kgfast import ops
 from kgfast.ops import RowGradients
-
-_BLOCK = {"cpu": 1 << 16}  # numbers per block: with gradient, states and copies 1.5 MiB
-_BLOCK_ELSEWHERE = 1 << 26
 
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
 Tables = list[Tensor]  # a parameter, then the states
@@ -70,23 +65,16 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             for name in self.names:
-                made = torch.zeros_like(parameter) if room is None else room(parameter.shape)
-                state[name] = made
+                state[name] = torch.zeros_like(parameter) if room is None else room(parameter.shape)
         return state
 
     def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
-        """Update the rows with a gradient; count the step."""
-        found, step = found.distinct(), self._counted(step)
-        ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
-        block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
-        count = max(1, block // max(1, tables[0][:1].numel()))
-        for i in range(0, len(ids), count):
-            part, gradient = ids[i : i + count], rows[i : i + count]
-            parts = [table.index_select(0, part) for table in tables]
-            self._update([(parts, gradient, step.clone())], group)
-            for table, row in zip(tables, parts, strict=True):
-                table.index_copy_(0, part, row)
-        step += 1
+        """Update copies of the rows with a gradient by torch, for tables that no kernel takes."""
+        found = found.distinct()
+        rows = [table.index_select(0, found.ids) for table in tables]
+        self._update([(rows, found.rows.contiguous(), self._counted(step))], group)
+        for table, row in zip(tables, rows, strict=True):
+            table.index_copy_(0, found.ids, row)
 
     def _counted(self, step: Tensor) -> Tensor:
         return step if self.steps_before is None else step.fill_(self.steps_before)
@@ -217,8 +205,13 @@ class RowAdagrad(RowOptimizer):
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         self._next(step)
-        given: Group = {"repeats": found.repeats, **_numbers(group)}
-        ops.row_adagrad([parameter.detach(), total], found.ids, found.rows, **given)
+        ops.row_adagrad(
+            [parameter.detach(), total],
+            found.ids,
+            found.rows,
+            repeats=found.repeats,
+            **_numbers(group),
+        )
 
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
         for (parameter, total), gradient, step in dense:

@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from kgfast.training.config.sections import SchedConfig
 
-SPANNING = ("step", "linear", "cosine")  # schedules with rates that depend on the length
-
 
 def rate(sched: SchedConfig, lr: float, step: int, steps: int, reductions: int = 0) -> float:
     """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps.

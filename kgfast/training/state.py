@@ -24,7 +24,7 @@ def gain(metric: str, value: float, best: float | None) -> float:
 
 
 class Patience(BaseModel):
-    """Counter of evaluations in a row that do not gain ``min_delta`` on the best one.
+    """Counter of evaluations in a row that are no better than the best one.
 
     >>> patience = Patience()
     >>> [patience.exhausted_by(value, "mrr", 2) for value in (0.1, 0.3, 0.2, 0.3)]
@@ -36,11 +36,9 @@ class Patience(BaseModel):
     best: float | None = None
     in_vain: NonNegativeInt = 0
 
-    def exhausted_by(
-        self, value: float, metric: str, patience: int, min_delta: float = 0.0
-    ) -> bool:
+    def exhausted_by(self, value: float, metric: str, patience: int) -> bool:
         """Count an evaluation; return True, and restart the count, at the last one allowed."""
-        if gain(metric, value, self.best) > min_delta:
+        if gain(metric, value, self.best) > 0:
             self.best, self.in_vain = value, 0
             return False
         self.in_vain = (self.in_vain + 1) % patience

@@ -121,13 +121,6 @@ def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit)
         trainer_of(tmp_path / "two", train=short | trained, **more).fit(resume=True)
 
 
-def test_a_schedule_over_the_whole_run_says_that_more_steps_change_it(tmp_path):
-    sched = {"name": "step", "milestones": [0.5]}
-    trainer_of(tmp_path, train={"steps": 4}, sched=sched).fit()
-    with pytest.warns(UserWarning, match="sched.name step spans the run, so the first 4 steps"):
-        assert trainer_of(tmp_path, train={"steps": 8}, sched=sched).fit(resume=True).steps == 8
-
-
 def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys):
     """Without a terminal: lines."""
 

@@ -95,13 +95,12 @@ def test_rows_that_a_step_does_not_use_stay_as_they_are(backend):
         assert int(optimizer.state[table]["step"]) == 2
 
 
-def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
+def test_threads_and_strides_change_no_row(backend):
     start = torch.randn(99, 7, generator=torch.Generator().manual_seed(3))
     tables = [nn.Parameter(start.clone()) for _ in range(2)]
     ids, gradients = random_rows(start, 80, 0)
     for _ in range(2):
         stepped(RowAdam([tables[0]], 0.1), tables[0], ids, gradients)
-    monkeypatch.setattr("kgfast.training.row_optimizer._BLOCK", {"cpu": 20})
     with threads(5):
         for _ in range(2):
             stepped(RowAdam([tables[1]], 0.1), tables[1], ids, gradients.t().contiguous().t())

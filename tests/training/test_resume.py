@@ -40,7 +40,7 @@ rows, row_adagrad, linear
 margin, sgd, plateau, bf16, stopping
     model.name=transe  model.base_dim=16  data.train_bs=64  data.neg_size=8
     data.negatives=shared  train.amp=bf16  train.early_stopping.patience=2
-    train.early_stopping.min_delta=0.5  loss.name=margin  loss.margin=2.0  optim.name=sgd
+    train.save_best_metric=hits@1  loss.name=margin  loss.margin=2.0  optim.name=sgd
     optim.lr=0.1  sched.name=plateau  sched.patience=1  sched.factor=0.5
 1vsall, adam, cosine, n3
     model.name=complex  model.base_dim=16  data.train_bs=64  train.mode=1vsall

@@ -210,8 +210,6 @@ class EarlyStoppingConfig(Section):
 
     patience: Count
     """Number of such evaluations in a row."""
-    min_delta: NonNegative = 0.0
-    """The least gain of a better evaluation."""
 
 
 class TrainConfig(Section):
