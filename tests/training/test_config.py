@@ -326,7 +326,7 @@ def test_a_bad_override_is_not_blamed_on_the_file(tmp_path, override, message):
         ("", ": expected sections such as 'model:'; got None"),
         ("- 1\n", ": expected sections such as 'model:'; got [1]"),
         ("model: [\n", ":2: "),
-        ("a: 1\nmodel:\n  name: x\n  name: y\n", ":4: key name was given before"),
+        ("a: 1\nmodel:\n  name: x\n  name: y\n", ":4: key 'name' was given before"),
     ],
     ids=["empty", "list", "syntax", "twice"],
 )
