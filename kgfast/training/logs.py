@@ -8,13 +8,12 @@ import json
 import math
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from kgfast.eval import metrics
-from kgfast.text import shown
+from kgfast.text import bad_line
 from kgfast.whole_files import write_whole
 
 _FILE = "metrics.jsonl"
@@ -26,20 +25,15 @@ Row = dict[str, Any]
 class Logs:
     """Log of a run folder, open for appending.
 
-    ``resume_step`` keeps the rows up to that step; None starts a new file. Damaged lines are left
-    out with a warning, so that they stop no resume.
+    ``resume_step`` keeps the rows up to that step; None starts a new file. Errors are those of
+    :func:`read_rows`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
         path = Path(folder, _FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept: list[Row] = []
-        for where, _, row in _parsed(path) if resume_step is not None else ():
-            if row is None:
-                warnings.warn(f"{where}: not a row of a log: left out", stacklevel=3)
-            elif row["step"] <= (resume_step or 0):
-                kept.append(row)
-        lines = "".join(map(_line, kept))
+        rows = [] if resume_step is None else read_rows(folder)
+        lines = "".join(_line(row) for row in rows if row["step"] <= (resume_step or 0))
         write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
         self._file = path.open("a", encoding="utf-8", newline="")
 
@@ -67,16 +61,7 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
 
     A ValueError names file and line of any other line that is not JSON.
     """
-    rows = []
-    for where, line, row in _parsed(Path(folder, _FILE)):
-        if row is None:
-            raise ValueError(f"{where}: not a row of a log: {shown(line, 80)}")
-        rows.append(row)
-    return rows
-
-
-def _parsed(path: Path) -> Iterator[tuple[str, bytes, Row | None]]:
-    """Yield the place of each line, the line, and its row; None for a damaged line."""
+    path, rows = Path(folder, _FILE), []
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     for number, line in enumerate(lines, 1):
         try:
@@ -84,8 +69,10 @@ def _parsed(path: Path) -> Iterator[tuple[str, bytes, Row | None]]:
         except (ValueError, RecursionError):
             row = None
         is_row = isinstance(row, dict) and type(row.get("step")) is int
-        is_row = is_row and all(is_number(row.get(name)) for name in _NUMBERS)
-        yield f"{path}:{number}", line, row if is_row else None
+        if not (is_row and all(is_number(row.get(name)) for name in _NUMBERS)):
+            raise bad_line(path, number, "not a row of a log", line)
+        rows.append(row)
+    return rows
 
 
 def is_number(value: Any) -> bool:

@@ -58,17 +58,14 @@ def trained(folder=None, **sections):
     return trainer.model.state_dict(), rows
 
 
-@pytest.mark.parametrize("numbers", [range(6), [4, 5, 2, 2, 9, 10]])
-def test_a_batch_follows_from_its_number(numbers):
+def test_a_batch_follows_from_its_number():
     ahead = BatchesAhead(batch_of, CPU)
-    try:
-        for number in numbers:
-            found, expected = ahead.take(number), batch_of(number)
-            assert (found.number, found.side, found.targets) == (number, "tail", None)
-            assert_same_tensors(found.tensors, expected.tensors)
-            assert all(it.data_ptr() % 16 == 0 for it in found.tensors.values())
-    finally:
-        ahead.close()
+    for number in (0, 1, 4, 5, 2, 2, 9):
+        found, expected = ahead.take(number), batch_of(number)
+        assert (found.number, found.side, found.targets) == (number, "tail", None)
+        assert_same_tensors(found.tensors, expected.tensors)
+        assert all(it.data_ptr() % 16 == 0 for it in found.tensors.values())
+    ahead.close()
 
 
 def test_an_error_of_the_thread_is_raised_by_the_step_that_needs_the_batch(

@@ -52,16 +52,6 @@ def test_losses_are_read_as_often_with_callbacks_as_without(monkeypatch):
     assert [row["step"] for name, row in heard.calls if name == "step"] == [2, 4, 6, 8, 10, 12]
 
 
-def test_a_callback_changes_no_row_of_another(tmp_path):
-    class Rude(Callback):
-        def on_step(self, row):
-            row.clear()
-
-    heard = Heard()
-    trainer(tmp_path, Rude(), heard).fit()
-    assert [row for name, row in heard.calls if name != "end"] == read_rows(tmp_path)
-
-
 @pytest.mark.parametrize("failing", [("step", 6), ("evaluation", 8), ("step", 12)])
 def test_a_run_whose_callback_raised_goes_on_where_it_was(tmp_path, failing):
     trainer(tmp_path / "whole").fit()

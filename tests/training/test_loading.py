@@ -88,13 +88,6 @@ def test_data_that_are_named(root, moved, how):
         kgfast.load_run(moved, overrides=[f"dataset.root={root / 'nowhere'}"])
 
 
-def test_data_in_another_order_have_the_ids_of_the_run(root, tmp_path):
-    write_ring(tmp_path / "ring", [f"e{(5 * i) % RING}" for i in range(RING)])
-    run, straight = kgfast.load_run(root / "run", tmp_path), kgfast.load_run(root / "run")
-    assert torch.equal(run.dataset.train.hrt, straight.dataset.train.hrt)
-    assert run.dataset.entities == straight.vocabulary.entities
-
-
 def test_another_graph_is_an_error_unless_no_data_are_wanted(root, tmp_path):
     write_ring(tmp_path / "ring", [f"x{i}" for i in range(RING)], {"train": [("x0", "next", "x1")]})
     with pytest.raises(ValueError, match=r"lacks 12 entities: 'e0'.* beyond .*'x0'"):

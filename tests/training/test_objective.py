@@ -81,20 +81,10 @@ PLAIN = {
     "rescal with inverses, 1vsall, weights": (
         of("rescal", reciprocal=True) | ONE_VS_ALL | {"data": {"target_weights": True}}
     ),
-    "rotate, kvsall": KVS_ALL,
     "rotate with inverses, rows, weights": {
         "model": {"reciprocal": True},
         "data": {"negatives": "per_row", "filter_negatives": True, "subsampling": True},
     },
-    "complex with inverses, 1vsall": (
-        of("complex", reciprocal=True) | ONE_VS_ALL | penalty("n3", 0.3)
-    ),
-    "distmult with inverses, kvsall": (
-        of("distmult", reciprocal=True) | KVS_ALL | penalty("l2", 0.3)
-    ),
-    "rescal with inverses, 1vsall, dura": (
-        of("rescal", reciprocal=True) | ONE_VS_ALL | penalty("dura", 0.2)
-    ),
     "rescal, kvsall, l2": of("rescal") | KVS_ALL | penalty("l2", 0.3),
     "rescal with inverses, rows, filtered, dura": (
         of("rescal", reciprocal=True) | FILTERED | penalty("dura", 0.2)
@@ -106,7 +96,6 @@ PLAIN = {
     "complex with inverses, 1vsall, relations": (
         of("complex", reciprocal=True) | with_relations(4.0)
     ),
-    "rotate, rows, relations": PER_ROW | {"loss": {"relation_weight": 0.5}},
     "rotate, 1vsall, more rows than entities": ONE_VS_ALL | {"data": {"train_bs": 1024}},
 }
 

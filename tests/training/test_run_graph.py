@@ -54,9 +54,9 @@ class TestTheGraph:
         assert_same_tensors(again.splits, graph.splits)
         assert (again.rows, again.fingerprint) == (graph.rows, graph.fingerprint)
 
-    @pytest.mark.parametrize("names", [["a", "", "\ud800", "b\nc", "\0", "ä" * 1000], []], ids=len)
-    def test_names_of_any_kind(self, tmp_path, names):
-        entities, relations = Vocabulary(names), Vocabulary(["r"])
+    def test_names_of_any_kind(self, tmp_path):
+        entities = Vocabulary(["a", "", "\ud800", "b\nc", "\0", "ä" * 1000])
+        relations = Vocabulary(["r"])
         nothing = Triples([], entities=entities, relations=relations)
         RunGraph(Dataset("x", nothing, nothing, nothing, entities, relations)).save(tmp_path / "a")
         assert RunGraph.load(tmp_path / "a").entities == entities

@@ -52,20 +52,6 @@ def test_mixed_precision_learns_like_full_precision(tmp_path, name):
         assert losses[0] != losses[1]
 
 
-def test_steps_of_epochs():
-    trainer = trainer_of(train={"steps": None, "epochs": 2})
-    assert trainer.fit().steps == 40  # 2 * 2 * 10 batches of 128 of 1200 triples
-
-
-def test_plateau_lowers_the_rate(tmp_path):
-    sched = {"name": "plateau", "patience": 1, "factor": 0.5}
-    train = {"steps": 20, "eval_every": 5, "log_every": 5, "save_best_metric": "mr"}
-    trainer = trainer_of(tmp_path, sched=sched, train=train, optim={"lr": 1e-12})
-    trainer.fit()
-    rates = [row["lr"] for row in read_rows(tmp_path) if "lr" in row]
-    assert rates == [1e-12, 1e-12, 5e-13, 2.5e-13]
-
-
 def test_any_hits_may_choose_the_best_state(tmp_path):
     train = {"steps": 20, "eval_every": 5, "save_best_metric": "hits@5"}
     trainer = trainer_of(tmp_path, train=train)
