@@ -62,8 +62,6 @@ search={ranges: {optim.lr: {choices: [1], high: 1}}}
     search.ranges.optim.lr: has choices; leave low, high and log out
 model.name=rotat
     model.name: must be one of rotate, transe, distmult, complex, conve, cp, rescal, or an imp
-model.norm=l1
-    model.norm: must be one of modulus, l2 for rotate; got l1
 model.init_range=0.1  model.init_std=0.1
     model.init_std: model.init_range says how entries start already; leave one out
 regularizer.name=n3  regularizer.weight=0.1
@@ -74,8 +72,6 @@ loss.precision=bf16  model.name=complex
     loss.precision: goes with loss.name bce, cross_entropy; loss.name is nssa
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
     med: goes with model.name rotate, transe, distmult, complex, cp, your own; model.name is r
-model.name=cp  model.base_dim=8  med.dims=[4, 8]  med.crop=split
-    med.crop: split cuts complex rows, which cp has not; leave it out
 distributed.tables=sharded  model.name=cp
     distributed.tables: goes with model.name rotate, transe, distmult, complex, conve, rescal;
 distributed.tables=sharded  model.use_rscf=true
@@ -112,28 +108,12 @@ optim.name=sgd  optim.eps=1.0e-08
     optim.eps: goes with optim.name adam, row_adam, adagrad, row_adagrad; optim.name is sgd
 model.rscf_relation_transform=true
     model.rscf_relation_transform: needs model.use_rscf
-model.name=complex  model.base_dim=8  model.use_rscf=true  model.rscf_relation_transform=true
-    model.rscf_relation_transform: complex has a dot product; leave it out
 model.use_rscf=true  train.mode=1vsall  loss.name=bce
     model.use_rscf: train.mode 1vsall scores all entities
-model.use_rscf=true  model.norm=l2
-    model.norm: must be modulus for rotate with med or model.use_rscf; got l2
-med.dims=[20, 10]
-    med.dims: must increase; got [20, 10]
-med.dims=[20, 40]
-    med.dims: the last must be model.base_dim (80); got [20, 40]
-med.dims=[20, 80]  med.submodels_per_step=3
-    med.submodels_per_step: must be at most 2, the number of med.dims
-model.norm=l2  med.dims=[20, 80]
-    model.norm: must be modulus for rotate with med or model.use_rscf; got l2
 med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: med has its own loss
 med.dims=[20, 80]  data.subsampling=true
     data.subsampling: med has its own loss; leave it out
-model.name=conve  model.base_dim=201  train.mode=kvsall  loss.name=bce
-    model.base_dim: 201 is no multiple of embedding_height, 20
-model.name=conve  model.base_dim=200  model.kernel_size=11  train.mode=kvsall  loss.name=bce
-    model.kernel_size: must fit into the 40 x 10
 model.name=conve  model.base_dim=200
     train.mode: must be kvsall or 1vsall for conve; got negative
 """

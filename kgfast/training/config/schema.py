@@ -33,7 +33,7 @@ _MOST = 20  # messages at most
 
 _OWN = "your own"
 _OTHERS_THAN_CONVE = (*(name for name in MODELS if name != "conve"), _OWN)
-_NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
+_DISTANCES = ("rotate", "transe")
 _PENALTIES = {
     "n3": ("distmult", "complex", "cp"),
     "dura": ("distmult", "complex", "cp", "rescal"),
@@ -41,7 +41,7 @@ _PENALTIES = {
 # A key with another value than its default goes with some values of another key.
 _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
     *((f"model.{key}", "model.name", ("conve",)) for key in CONVE_OPTIONS),
-    ("model.norm", "model.name", tuple(_NORMS)),
+    ("model.norm", "model.name", _DISTANCES),
     ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
     ("model.use_rscf", "model.name", ("rotate", "transe", "distmult", "complex")),
     ("med", "model.name", tuple(name for name in _OTHERS_THAN_CONVE if name != "rescal")),
@@ -56,7 +56,7 @@ _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
         for hyperparameters in [{name: LOSSES[name].hyperparameters() for name in LOSSES}]
         for key in ("alpha", "margin", "label_smoothing", "smoothing_style", "precision")
     ),
-    ("loss.precision", "model.name", [*(it for it in MODELS if it not in _NORMS), _OWN]),
+    ("loss.precision", "model.name", [*(it for it in MODELS if it not in _DISTANCES), _OWN]),
     ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("optim.betas", "optim.name", ("adam", "row_adam")),
@@ -212,25 +212,11 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{key}.options: only a {key} of your own has options; got {section.name}"
     if model.init_range is not None and model.init_std is not None:
         yield "model.init_std: model.init_range says how entries start already; leave one out"
-    norms = _NORMS.get(model.name)
-    if norms is not None and model.norm is not None and model.norm not in norms:
-        yield f"model.norm: must be one of {', '.join(norms)} for {model.name}; got {model.norm}"
-    if model.name == "rotate" and model.norm == "l2" and (model.use_rscf or med is not None):
-        yield "model.norm: must be modulus for rotate with med or model.use_rscf; got l2"
-    if model.name == "conve":
-        if train.mode == "negative":
-            yield "train.mode: must be kvsall or 1vsall for conve; got negative"
-        height = model.embedding_height
-        width, rest = divmod(model.base_dim, height)
-        if rest:
-            yield f"model.base_dim: {model.base_dim} is no multiple of embedding_height, {height}"
-        elif model.kernel_size > min(width, 2 * height):
-            yield f"model.kernel_size: must fit into the {2 * height} x {width} image"
+    if model.name == "conve" and train.mode == "negative":
+        yield "train.mode: must be kvsall or 1vsall for conve; got negative"
     if model.rscf_relation_transform is not None and not model.use_rscf:
         yield "model.rscf_relation_transform: needs model.use_rscf"
-    if config.filters_relations and model.name not in _NORMS:
-        yield f"model.rscf_relation_transform: {model.name} has a dot product; leave it out"
-    elif config.filters_relations and train.mode != "negative":
+    if config.filters_relations and train.mode != "negative":
         yield (
             f"model.use_rscf: train.mode {train.mode} scores all entities, for which filtered "
             "relations have no loss; set model.rscf_relation_transform=false"
@@ -241,14 +227,6 @@ def _contradictions(config: Config) -> Iterator[str]:
         if config.filters_relations:
             yield "distributed.tables: shards need model.rscf_relation_transform=false"
     if med is not None:
-        if med.dims != sorted(set(med.dims)):
-            yield f"med.dims: must increase; got {med.dims}"
-        elif med.dims[-1] != model.base_dim:
-            yield f"med.dims: the last must be model.base_dim ({model.base_dim}); got {med.dims}"
-        if (med.submodels_per_step or 0) > len(med.dims):
-            yield f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims"
-        if model.name == "cp" and med.crop == "split":
-            yield "med.crop: split cuts complex rows, which cp has not; leave it out"
         for key in ("loss.name", "loss.alpha", "loss.margin", "data.subsampling"):
             if train.mode == "negative" and _is_set(config, key):
                 yield f"{key}: med has its own loss; leave it out"
