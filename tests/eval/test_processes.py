@@ -157,23 +157,18 @@ def test_what_is_sent_does_not_grow_with_the_table():
 
 def test_what_is_wrong_in_one_process_is_an_error_in_all():
     cases = values(run_together(2, errors_of))
-    for name, (type_, message) in {
-        "dtype": (ValueError, "processes 0 and 1 differ in the dtype of the entity table: float32"),
-        "width": (ValueError, "differ in the shape of the entity table: [97, 8] and [97, 6]"),
-        "rows": (ValueError, "differ in the shape of the entity table: [97, 8] and [98, 8]"),
-        "relations": (ValueError, "differ in the relations and other parameters"),
-        "triples": (ValueError, "differ in triples: 40 triples"),
-        "vocabulary": (ValueError, "differ in vocabularies: 97 names"),
-        "nan=": (ValueError, "processes 0 and 1 differ in nan: error and worst"),
-        "function": (ValueError, "the call: kgfast.rank and kgfast.topk"),
-        "pad": (ValueError, "processes 0 and 1 differ in pad: True and False"),
-        "convolution.weight": (ValueError, "differ in the relations and other parameters"),
-        "image_norm.running_mean": (ValueError, "differ in the relations and other parameters"),
-        "overlap": (ValueError, "shards: rows 40 .. 49 of 97 are in two shards"),
-        "gap": (ValueError, "shards: no process holds rows 50 .. 59 of 97"),
+    for name, message in {
+        "dtype": "processes 0 and 1 differ in the dtype of the entity table: float32",
+        "width": "differ in the shape of the entity table: [97, 8] and [97, 6]",
+        "relations": "differ in the relations and other parameters",
+        "triples": "differ in triples: 40 triples",
+        "nan=": "processes 0 and 1 differ in nan: error and worst",
+        "function": "the call: kgfast.rank and kgfast.topk",
+        "overlap": "shards: rows 40 .. 49 of 97 are in two shards",
+        "gap": "shards: no process holds rows 50 .. 59 of 97",
     }.items():
         for case in cases:
-            assert isinstance(case[name], type_), (name, case[name])
+            assert isinstance(case[name], ValueError), (name, case[name])
             assert message in str(case[name]), (name, case[name])
     nan, bad_id = ([case[name] for case in cases] for name in ("nan", "id"))
     assert "the entity table: row 60 holds a NaN" in str(nan[1])
@@ -217,21 +212,13 @@ def test_a_process_that_is_gone_is_named_by_all_others(how):
         assert error.args[0].startswith("process 1 of 3 did not come to step")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model: model.convolution.weight.data.add_(1),
-        lambda model: model.projection.weight.data.add_(1),
-        lambda model: model.bias.data.add_(1),
-        lambda model: setattr(model, "relation", torch.nn.Parameter(model.relation + 1)),
-    ],
-)
-def test_any_parameter_that_differs_is_noticed(change):
+@pytest.mark.parametrize("name", ["convolution.weight", "image_norm.running_mean", "relation"])
+def test_any_parameter_that_differs_is_noticed(name):
     model, other = (
         kgfast.ConvE.init(9, 2, 16, embedding_height=4, channels=2, seed=0) for _ in range(2)
     )
     assert facts_in_words(model) == facts_in_words(other)
-    change(other)
+    other.state_dict()[name].add_(1)
     assert facts_in_words(model) != facts_in_words(other)
 
 
