@@ -6,8 +6,6 @@ the format, the fingerprint of the call, the queries of a pass, the number of th
 (or ``end``), and a digest of these and the results. One process at a time uses the folder.
 """
 
-import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
 from kgfast.storage import Fingerprint, check_room
 from kgfast.text import shown
@@ -24,8 +21,6 @@ from kgfast.whole_files import write_whole
 _FORMAT = "1"
 _END = "end"
 _FIELDS = ("format", "call", "per_pass", "number", "next_row")
-_OURS = re.compile(r"pass-\d+\.safetensors|" + re.escape(LOCK))
-_LEFT = re.compile(r"pass-\d+\.safetensors\.tmp")  # files of killed calls
 
 
 class Partial:
@@ -37,15 +32,7 @@ class Partial:
 
     def __init__(self, folder: Path, call: str, per_pass: int, *, one_file: bool) -> None:
         self.folder, self.number, self._call, self._one_file = folder, -1, call, one_file
-        names = {path.name for path in folder.iterdir()}
-        for name in filter(_LEFT.fullmatch, names):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        others = [it for it in names if not _OURS.fullmatch(it) and not _LEFT.fullmatch(it)]
         passes = sorted(folder.glob("pass-*.safetensors"))
-        if others and not passes:
-            raise ValueError(
-                f"partial: {folder} holds other files, {shown(min(others))}; choose an empty folder"
-            )
         self.per_pass = int(self._read(passes[0])[0]["per_pass"]) if passes else per_pass
 
     def load(self, results: Sequence[Any]) -> int | None:

@@ -131,11 +131,10 @@ class SharedBackend:
         if index is not None and self.own is not None:  # each process numbers rows differently
             return self._backend.backward(operands, grad, index, need=need)
         if index is not None:
-            rows = NamedRows(within=share)
-            own = self._backend.backward(operands, grad, index, need=need, rows=rows)
-            whole = own.spread(operands, need)
-            found = [None if it is None else it[share] for it in (whole.table, whole.factor)]
-        elif are_summed_alone(operands, grad, of_queries=False):
+            return self._of_named_rows(operands, grad, index, need, NamedRows()).spread(
+                operands, need
+            )
+        if are_summed_alone(operands, grad, of_queries=False):
             if share.start < share.stop:
                 part = operands.of_rows(share), grad[..., share].contiguous()
                 found = list(self._backend.backward(*part, need=need)[1:3])

@@ -30,16 +30,10 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
     must be equal in all processes, except that ``known`` needs no more than the triples whose
     answer is a row of this process.
 
-    The process that owns an anchor makes the query. The process that owns a target computes its
-    canonical score. Both are sent to all processes, and counts are added once, at the end. So a
-    query of a ranking sends its width in float32 (float64 for float64 tables) and 48 bytes, for a
-    table of any size. Best answers send ``16 k`` bytes more from each process, answers above a
-    threshold go to every process.
-
-    Relations, candidates of each query in shards, ``partial``, ``max_memory`` and ``index`` are
-    refused. ``batch_size`` is the number of queries
-    between two steps of the processes, eight times as many for shards in files. A progress bar is
-    shown by process 0. An error in one process is raised in all.
+    Traffic does not grow with the table (``docs/explanation/scale.md``). Relations, candidates of
+    each query in shards, ``partial``, ``max_memory`` and ``index`` are refused. ``batch_size`` is
+    the number of queries between two steps of the processes, eight times as many for shards in
+    files. Process 0 shows the progress bar. An error in one process is raised in all.
 
     Parameters
     ----------
