@@ -24,9 +24,9 @@ class TrainingProcesses(Processes):
     def __init__(self, timeout: float, device: torch.device) -> None:
         super().__init__("kgfast.training.Trainer", timeout)
         self.agree({})
-        self._numbers = self._rows = self.group([range(self.size)])
+        self._numbers = self._rows = self.group()
         if device.type == "cuda":
-            self._rows = self.group([range(self.size)], "nccl")
+            self._rows = self.group("nccl")
 
     def gather_numbers(self, values: Tensor) -> Tensor:
         """Return the ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""

@@ -80,7 +80,7 @@ class _CollectiveCall(Processes):
         if any(span != [0, total] for span in spans):
             num_shares = 1
             check_cover(sorted((start, stop) for start, stop in spans), total, "shards")
-        return Shares(self, self.group([range(self.size)]), reader, num_shares)
+        return Shares(self, self.group(), reader, num_shares)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ of nccl end the process. Traffic does not grow with the table.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from kgfast.text import shown
 
 Result = TypeVar("Result")
-_NOTE, _ERROR = "=", "!"  # prefixes of notes and of errors
+_ERROR = "!"  # prefix of errors among notes
 _TOLD = "kgfast_told"  # attribute of an error that all other processes know already
 _LONGEST = 1e9  # seconds, 30 years: clocks of stores and groups count nanoseconds in 64 bits
 
@@ -121,9 +121,9 @@ class Processes:
 
         Raises ValueError in all processes, with the first fact that differs.
         """
-        notes = self._meet(_NOTE + json.dumps([{"the call": self._call} | dict(facts), own]))
+        notes = self._meet(json.dumps([{"the call": self._call} | dict(facts), own]))
         self._raise_noted(notes)
-        said = [json.loads(notes[rank].removeprefix(_NOTE)) for rank in range(self.size)]
+        said = [json.loads(notes[rank]) for rank in range(self.size)]
         expected = said[0][0]
         for rank, (values, _) in enumerate(said):
             for name, value in expected.items():
@@ -133,28 +133,23 @@ class Processes:
                     )
         return [own for _, own in said]
 
-    def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
+    def group(self, backend: str = "gloo") -> dist.ProcessGroup:
+        """Make a group of all processes."""
         # checked first, since a group does not say which process is missing
         self.together(lambda: None)
-        own: dist.ProcessGroup | None = None
-        for ranks in members:
-            made = dist.new_group(
-                list(ranks), timeout=timedelta(seconds=self.timeout), backend=backend
-            )
-            if self.rank in ranks:
-                own = made
-        assert own is not None
-        self._groups.append(own)
-        return own
+        group = dist.new_group(timeout=timedelta(seconds=self.timeout), backend=backend)
+        assert group is not None
+        self._groups.append(group)
+        return group
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Add int64 values over a group, on the CPU, in place."""
+        """Add int64 values of all processes, on the CPU, in place."""
         if values.numel():
             self.collective(lambda: dist.all_reduce(values, group=group))
         return values
 
     def combine(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Add float values bit by bit, where one process of a group has each and others have zeros.
+        """Add float values bit by bit, where one process has each and others have zeros.
 
         The sum is made on the CPU, in place. No bit changes, not even the sign of a zero.
         """
@@ -162,8 +157,8 @@ class Processes:
         return values
 
     def gather(self, values: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-        """Return the tensors of a group's processes, of one shape, on the CPU, by rank."""
-        parts = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
+        """Return the tensors of all processes, of one shape, on the CPU, by rank."""
+        parts = [torch.empty_like(values) for _ in range(self.size)]
         if values.numel():
             self.collective(lambda: dist.all_gather(parts, values, group=group))
         return parts
