@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     """
     holder = holder_of(model)
     modules = holder.modules() if isinstance(holder, nn.Module) else modules_of(holder)
-    training = [module for module in modules if module.training]
+    training = list(filter(attrgetter("training"), modules))
     for module in training:
         module.training = False
     try:

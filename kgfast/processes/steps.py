@@ -137,8 +137,8 @@ class Processes:
         """Make a group of all processes."""
         # checked first, since a group does not say which process is missing
         self.together(lambda: None)
-        group = dist.new_group(timeout=timedelta(seconds=self.timeout), backend=backend)
-        assert group is not None
+        seconds = timedelta(seconds=self.timeout)
+        group: dist.ProcessGroup = dist.new_group(timeout=seconds, backend=backend)
         self._groups.append(group)
         return group
 
