@@ -13,20 +13,11 @@ _SHORTLIST = 64  # names that difflib compares, which takes much longer
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names most like an unknown name, the nearest first.
+    """Return at most `count` known names most like an unknown name, the nearest first.
 
     Similarity is that of `difflib.get_close_matches` on the first 64 characters, without regard to
     case, among the names with the most characters in common at both ends. Only the first 200,000
     names are compared.
-
-    Parameters
-    ----------
-    name
-        The unknown name.
-    names
-        The known names.
-    count
-        Maximal number of names to return.
 
     Examples
     --------

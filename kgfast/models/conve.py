@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kgfast.models.base import SIDES, Candidates, Model, Shapes, Side
+from kgfast.models.base import Candidates, Model, Shapes, Side
 from kgfast.models.dropout import Dropout
 from kgfast.models.evaluated import product
 from kgfast.models.tables import Table, gathered
@@ -147,8 +147,7 @@ class ConvE(Model):
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
         """Return the output of the network, ``[B, D]``; see :meth:`Model.queries`."""
-        if side not in SIDES:
-            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        self._check_side(side)
         if dims is not None:
             self.crop_width(dims)
         if self.training:  # statistics are those of the whole batch

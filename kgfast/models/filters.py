@@ -87,7 +87,7 @@ class _FilterFunction(torch.autograd.Function):
                 if for_rows is not None:
                     block = _block(matrix, dim, spans[i], widest)
                     here = for_rows[part].unflatten(1, (-1, dim))[:, :, below:width]
-                    here += (flat @ block.T).view_as(here)
+                    here.copy_((flat @ block.T).view_as(here))
                 if for_matrix is not None:
                     slopes = _between(chunk, dim, below, width).T @ flat
                     here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, :widest]

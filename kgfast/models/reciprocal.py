@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 from torch import Tensor, nn
 
 from kgfast.models.base import (
-    SIDES,
     Candidates,
     RankableModel,
     Side,
@@ -119,8 +118,7 @@ class Reciprocal(Wrapper):
         """Return the inner model's :meth:`Model.queries` for tails of a relation or its inverse."""
         if side == "relation":
             return queries_at(self.model, anchors, relations, side, dims)
-        if side not in SIDES:
-            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        self._check_side(side)
         return queries_at(self.model, anchors, self.relation_ids(relations, side), "tail", dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.models.base import (
-    SIDES,
     Candidates,
     Model,
     Side,
@@ -116,8 +115,7 @@ class RSCF(Wrapper):
         The result is that of :meth:`Model.queries`, ``[B, F]`` in the layout of
         :mod:`kgfast.kernels.scores`. A crop's rows stay full-width, with zeros beyond the crop.
         """
-        if side not in SIDES:
-            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        self._check_side(side)
         widths = [self._checked(dims)]
 
         def make(anchors: Tensor, relations: Tensor) -> Tensor:
@@ -198,10 +196,8 @@ class RSCF(Wrapper):
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
         if not self.relation_transform:
             return [self.model.candidates(side)] * len(dims)
-        name, widths = (
-            "A3" if side == "tail" else "A2",
-            sorted({self._checked(dim) for dim in dims}),
-        )
+        name = "A3" if side == "tail" else "A2"
+        widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
             if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
                 factors = self._trained_factors(name, widths)
