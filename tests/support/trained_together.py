@@ -49,9 +49,6 @@ transe, med and rscf
     model.name=transe  model.base_dim=8  model.gamma=6.0  model.use_rscf=true  med.dims=[4,8]
     med.positive_weight=softmax  data.neg_size=8  data.negatives=shared  optim.name=row_adam
     optim.lr=0.01
-complex, med
-    model.name=complex  model.base_dim=8  med.dims=[4,8]  data.neg_size=8  optim.name=row_adam
-    optim.lr=0.01
 complex, rscf
     model.name=complex  model.base_dim=8  model.use_rscf=true  data.neg_size=8
     optim.name=row_adam  optim.lr=0.01
@@ -73,19 +70,11 @@ rescal, inverses, relations, dura
     data.neg_size=8  data.filter_negatives=true  loss.name=margin  loss.margin=2.0
     loss.relation_weight=0.1  optim.name=row_adagrad  optim.lr=0.05  regularizer.name=dura
     regularizer.weight=0.01
-distmult, med, relations, l2
-    model.name=distmult  model.base_dim=8  model.reciprocal=true  med.dims=[4,8]
-    data.neg_size=8  loss.relation_weight=0.2  optim.name=row_adam  optim.lr=0.01
-    regularizer.name=l2  regularizer.weight=0.02
 cp, 1vsall, inverses, n3
     model.name=cp  model.base_dim=8  model.reciprocal=true  model.init_range=0.3
     data.target_weights=true  train.mode=1vsall  loss.name=cross_entropy
     loss.relation_weight=0.1  regularizer.name=n3  regularizer.weight=0.01
     optim.name=adagrad  optim.lr=0.1
-cp, logistic, pool
-    model.name=cp  model.base_dim=8  model.reciprocal=true  data.neg_size=16
-    data.negatives=shared  loss.name=logistic  loss.relation_weight=0.1  optim.name=row_adam
-    optim.lr=0.02
 """)
 UNSHARDED = (
     "rotate, med split",
@@ -94,7 +83,6 @@ UNSHARDED = (
     "distmult, kvsall",
     "conve, kvsall",
     "cp, 1vsall, inverses, n3",
-    "cp, logistic, pool",
 )
 
 
