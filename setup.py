@@ -53,7 +53,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
 # The slowest sources come first, so that no slow one is left at the end.
-FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "bindings.cpp"]
+FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"]
 
 
 class BuildPerFile(build_ext):

@@ -1,7 +1,7 @@
-"""C++17 SIMD kernels for the CPU: AVX-512, AVX2 or the baseline, probed at run time.
+"""C++17 SIMD kernels for the CPU: AVX-512, AVX2, NEON or the baseline, probed at run time.
 
-The baseline is part of every build: vectors of four numbers, which are NEON on ARM, and SSE2 on x86
-machines without AVX2.
+The baseline, plain C++, is part of every build. It serves x86 machines without AVX2, and
+architectures other than x86 and ARM.
 
 The extension takes pointers, sizes and strides only, so that it links no torch. These modules turn
 tensors into pointers, sizes and strides, and name errors in them.
@@ -17,7 +17,7 @@ except ImportError:  # installed without a compiler: the reference backend serve
 
 __all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_is_missing"]
 
-ISAS = ("avx512", "avx2", "baseline")
+ISAS = ("avx512", "avx2", "neon", "baseline")
 
 
 def is_available() -> bool:

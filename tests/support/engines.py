@@ -36,7 +36,7 @@ NO_DEVICE = "torch sees no CUDA or ROCm device: `make gpu` runs this on one"
 LAYERS = ("backend", "operator")
 
 # The instruction sets of this kind of machine, beside the baseline, which each has.
-ISAS = () if platform.machine() in ("aarch64", "arm64") else ("avx512", "avx2")
+ISAS = ("neon",) if platform.machine() in ("aarch64", "arm64") else ("avx512", "avx2")
 TIERS = {"int8": INT8 | FORCED}
 SERVED = {
     "int8": ("dot",),

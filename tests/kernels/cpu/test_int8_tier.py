@@ -170,7 +170,8 @@ def test_panels_that_are_made_once_serve_few_queries(dtype):
         best_of(queries, table, 10, candidate_ids=torch.arange(0, 3_001, 2)),  # without them
         best_of(queries, table, 10, dims=[255]),  # likewise
     )
-    assert swept[:3] == [count * 3_001 for count in counts]
+    most = 2 if cpu.isa() == "neon" else 16  # queries that wait for the memory there
+    assert swept[:3] == [count * 3_001 * (count <= most) for count in counts]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,9 +35,10 @@ def differences(tmp_path, name, compiler, *flags, emulator=()):
     return subprocess.run([*emulator, program], capture_output=True, text=True).stdout
 
 
-def test_the_baseline_of_arm(tmp_path):
+@pytest.mark.parametrize("name", ["neon", "bytes_neon", "baseline"])
+def test_of_arm(tmp_path, name):
     compiler, emulator = "aarch64-linux-gnu-g++", ["qemu-aarch64-static"]
-    said = differences(tmp_path, "baseline", compiler, "-static", emulator=emulator)
+    said = differences(tmp_path, name, compiler, "-static", emulator=emulator)
     assert said == "0 differ\n"
 
 

@@ -214,7 +214,7 @@ constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock
 // Only machine.cpp reads them, after it asked the processor. An object that is compiled for an
 // instruction set exports these constants alone: it may hold no function that other objects call
 // by name, and nothing that runs when the extension is loaded.
-extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa;
+extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa, *const neon_isa;
 extern const Int8Tier* const avx512vnni_int8_tier;  // beside AVX-512
 
 // Returns the fastest int8 tier of this machine and build beside an instruction set that find_isa

@@ -57,6 +57,7 @@ const Machine& machine() {
     if (has.avx512 && avx512_isa)
       found.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
     if (has.avx2 && avx2_isa) found.emplace_back(avx2_isa, of_avx2);
+    if (neon_isa) found.emplace_back(neon_isa, neon_isa->int8);
     found.emplace_back(baseline_isa, nullptr);
     return found;
   }();

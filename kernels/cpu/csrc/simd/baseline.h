@@ -1,5 +1,4 @@
-// Four lanes of whatever the compiler's default target has: SSE2, NEON with fused multiply-add
-// (which every 64-bit ARM has), or plain scalars.
+// Four lanes of whatever the compiler's default target has: SSE2, NEON, or plain scalars.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -16,15 +15,8 @@ struct Simd {
   typedef float V __attribute__((vector_size(16), aligned(4), may_alias));
   typedef int32_t Bits __attribute__((vector_size(16)));
   static constexpr int W = 4;
-#if defined(__aarch64__)
-  static constexpr bool fuses = true;  // fma rounds once
-  static V fma(V a, V b, V c) {
-    return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-  }
-#else
   static constexpr bool fuses = false;
   static V fma(V a, V b, V c) { return a * b + c; }  // two roundings; the bound allows them
-#endif
   static constexpr double sqrt_error = 0x1p-24;  // correctly rounded
 
   static V zero() { return V{}; }
