@@ -146,8 +146,8 @@ def build_index(
         if distinct is not None:
             pairs = np.searchsorted(distinct, pairs).astype(np.uint64)
         pairs *= np.uint64(num_ids)
-        np.add(pairs, ids, out=pairs, dtype=np.uint64, casting="unsafe")
-        keys[done : done + len(pairs)] = pairs
+        here = keys[done : done + len(pairs)]
+        np.add(pairs, ids, out=here, dtype=np.uint64, casting="unsafe")
         done += len(pairs)
     keys.sort()
     keys = _distinct(keys)
@@ -169,10 +169,10 @@ def build_index(
     indices = room("indices", narrow_dtype(num_ids), len(keys))
     for first, ids, starts, keys_of_pairs in blocks or cut():
         indices[first : first + len(ids)] = ids
-        here = slice(done, done + len(starts))
-        pairs[here] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]
-        indptr[here] = first + starts
-        done = here.stop
+        span = slice(done, done + len(starts))
+        pairs[span] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]
+        indptr[span] = first + starts
+        done = span.stop
     indptr[-1] = len(keys)
     parts = torch.from_numpy(pairs), torch.from_numpy(indptr), torch.from_numpy(indices)
     return PairIndex(*parts, num_anchors, num_others)
