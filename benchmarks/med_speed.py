@@ -17,7 +17,7 @@ import torch
 
 from kgfast import MED, RSCF
 from kgfast.datasets import Dataset
-from kgfast.models.base import Model
+from kgfast.models.base import Candidates, Side
 from kgfast.training import Config, Trainer
 from lib.bare_run import TrainerSteps
 from lib.benchmark import Benchmark, Option, Options, Parser, graph_of
@@ -45,7 +45,9 @@ class Apart(MED):
 class FiltersApart(RSCF):
     """RSCF that makes the filters of each crop in a pass of its own."""
 
-    candidates_of = Model.candidates_of
+    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """Return the candidates of each crop."""
+        return [RSCF.candidates_of(self, side, [dim])[0] for dim in dims]
 
 
 def run_of(

@@ -34,5 +34,4 @@ def test_the_commands(walked):
         assert "test triples by the tables of the folder" in result.stdout
     assert run("report", "capitals", "--data", "DIR").exit_code == 0
     assert "Q90 (Paris)" in (walked / "capitals" / "report.html").read_text()
-    line = run("evaluate", ".", "--data", "DIR").stderr
-    assert "kgfast.save(kgfast.TransE(np.load(" in line
+    assert "not the folder of a run" in run("evaluate", ".", "--data", "DIR").stderr
