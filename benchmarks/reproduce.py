@@ -44,7 +44,7 @@ COMPARED: Columns = (
 # Keys that rows have and configs have no more.
 _GONE = (
     *("train.max_total_minutes", "train.accumulate", "train.keep", "data.sides"),
-    *("regularizer.weighted", "regularizer.product_weight"),
+    *("regularizer.weighted", "regularizer.product_weight", "med.positive_weight"),
 )
 
 

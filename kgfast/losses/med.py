@@ -5,7 +5,6 @@ equation stands in :func:`med_of_scores`. The scores of all sub-models come from
 operands depend on the crop.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kgfast.kernels.checks import OutOfRangeError
 from kgfast.kernels.spares import constant
 from kgfast.losses.batches import Batch
 from kgfast.losses.loss import Loss, check_mask
@@ -22,15 +20,11 @@ from kgfast.models.base import Side
 from kgfast.models.med import (
     LOSS_WEIGHTS,
     MED,
-    POSITIVE_WEIGHTS,
     LossWeight,
-    PositiveWeight,
     check_increasing,
     check_option,
 )
 from kgfast.ops.checks import check_tensor
-
-_SINGULAR = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +81,6 @@ class MEDLoss(Loss):
             [width / model.dims[-1] for width in widths],
             (model.w1, model.w2, model.w3),
             loss_weight=model.loss_weight,
-            positive_weight=model.positive_weight,
             mask=mask,
         )
 
@@ -102,7 +95,6 @@ def med_of_scores(
     scales: tuple[Tensor, Tensor, Tensor],
     *,
     loss_weight: LossWeight = "exp",
-    positive_weight: PositiveWeight = "softmax",
     mask: Tensor | None = None,
 ) -> Tensor:
     """Compute the loss of nested sub-models: mutual learning, improvement, dynamic weights.
@@ -115,10 +107,9 @@ def med_of_scores(
         loss        = sum_{i>1} mutual_i + sum_i a(f_i) improving_i
 
     where the next smaller sub-model weighs hard examples. The weights are ``p_i = softmax(-w1
-    s_{i-1})`` over the batch (for ``inverse``, ``softmax(w1 / s_{i-1})``) and ``q_i = softmax(w2
-    s_{i-1})`` over all negatives of the batch. No gradient flows through ``s_{i-1}`` in weights.
-    For the smallest sub-model both weights are uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3
-    (f - 1/2))``. A mean over nothing is 0.
+    s_{i-1})`` over the batch and ``q_i = softmax(w2 s_{i-1})`` over all negatives of the batch. No
+    gradient flows through ``s_{i-1}`` in weights. For the smallest sub-model both weights are
+    uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3 (f - 1/2))``. A mean over nothing is 0.
 
     Parameters
     ----------
@@ -129,7 +120,6 @@ def med_of_scores(
     scales : three Tensors
         ``w1``, ``w2``, ``w3``, scalars.
     loss_weight : {"exp", "sigmoid"}
-    positive_weight : {"softmax", "inverse"}
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
 
@@ -141,8 +131,7 @@ def med_of_scores(
     Raises
     ------
     ValueError, TypeError
-        For an argument that is no tensor, shapes that do not fit, and an unknown option. With
-        ``inverse``, also for a score of a smaller sub-model within 1e-6 of the pole at 0.
+        For an argument that is no tensor, shapes that do not fit, and an unknown option.
 
     Examples
     --------
@@ -162,9 +151,8 @@ def med_of_scores(
     if mask is not None:
         check_mask(mask, negative, negative.shape[1:])
     check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
-    check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
-    of_positives = _hardness(w1, positive[:-1].detach(), positive_weight)
+    of_positives = w1 * -positive[:-1].detach()
     of_negatives = w2 * negative[:-1].detach()
     improving = _expected(of_negatives, functional.softplus(negative), mask)
     improving = improving - _expected(of_positives, functional.logsigmoid(positive))
@@ -205,15 +193,3 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
         chances = torch.where(mask.flatten(), chances, 0.0)
     expected: Tensor = torch.linalg.vecdot(chances, values.flatten(1))
     return expected
-
-
-def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
-    if positive_weight == "softmax":
-        return w1 * -scores  # no gradient flows through scores
-    smallest = float(scores.abs().min()) if scores.numel() else math.inf
-    if smallest < _SINGULAR:
-        raise OutOfRangeError(
-            f"positive_weight 'inverse' divides by the scores of positives: one is {smallest:.1e} "
-            "from 0; use 'softmax'"
-        )
-    return w1 / scores

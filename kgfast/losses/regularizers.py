@@ -22,21 +22,13 @@ from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.checks import check_bounded
 from kgfast.ops.row_gradients import read_rows
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
 _OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear scores
 
 
-def n3(
-    model: Model,
-    triples: TriplesLike,
-    *,
-    side: Side = "tail",
-    weighted: bool = True,
-    sparse: bool = False,
-) -> Tensor:
+def n3(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool = False) -> Tensor:
     """Compute the nuclear 3-norm of triples: the mean of ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
     See Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
@@ -52,8 +44,6 @@ def n3(
         answers then have no penalty. The mean over no triple is 0.
     side : {"head", "tail"}
         The predicted side; with a Reciprocal, the relation or the inverse takes part.
-    weighted : bool
-        Count a row once per use; else once in all, with equal shares for all uses.
     sparse : bool
         Make row gradients for the entity table (:class:`kgfast.RowGradients`).
 
@@ -73,23 +63,16 @@ def n3(
     >>> n3(model, [(0, 0, 1)])
     tensor(36.)
     """
-    uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
+    uses = _uses(model, triples, side, sparse=sparse)
     _check_fits("n3", uses.model, _OF_FACTORS)
     return _mean(uses.of_factors(lambda rows: _cubes(uses.model, rows)))
 
 
-def l2(
-    model: Model,
-    triples: TriplesLike,
-    *,
-    side: Side = "tail",
-    weighted: bool = True,
-    sparse: bool = False,
-) -> Tensor:
+def l2(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool = False) -> Tensor:
     """Compute squared lengths of triples: the mean of ``|h|^2 + |r|^2 + |t|^2``.
 
-    Unless ``weighted`` is False, a row counts once per use, which LibKGE calls weighted by
-    frequency. Any model of kgfast has this penalty; all else is as in :func:`n3`.
+    A row counts once per use, which LibKGE calls weighted by frequency. Any model of kgfast has
+    this penalty; all else is as in :func:`n3`.
 
     Examples
     --------
@@ -97,30 +80,18 @@ def l2(
     >>> l2(model, [(0, 0, 1)])
     tensor(14.)
     """
-    uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
+    uses = _uses(model, triples, side, sparse=sparse)
     return _mean(uses.of_factors(_squares))
 
 
 def dura(
-    model: Model,
-    triples: TriplesLike,
-    *,
-    side: Side = "tail",
-    product_weight: float = 1.0,
-    sparse: bool = False,
+    model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool = False
 ) -> Tensor:
-    """Compute DURA, induced by duality: the mean of ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
+    """Compute DURA, induced by duality: the mean of ``|h|^2 + |t|^2 + |h R|^2 + |t R^T|^2``.
 
-    See Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
-    distances of query and candidate. ``R`` is the relation as a matrix, which is diagonal for
-    DistMult, ComplEx and CP. Queries need targets; all else is as in :func:`n3`.
-
-    Parameters
-    ----------
-    model : DistMult, ComplEx, CP or RESCAL
-        Also a :class:`kgfast.Reciprocal` around one of these.
-    product_weight : float
-        ``w``, at least 0.
+    See Zhang et al. 2020 (arXiv 2011.05816), eq. 8: the penalty bounds scores by distances of query
+    and candidate. ``R`` is the relation as a matrix, which is diagonal for DistMult, ComplEx and
+    CP. Queries need targets, and the model may also be RESCAL; all else is as in :func:`n3`.
 
     Examples
     --------
@@ -128,8 +99,7 @@ def dura(
     >>> dura(model, [(0, 0, 1)])
     tensor(50.)
     """
-    check_bounded("product_weight", product_weight, 0)
-    uses = _uses(model, triples, side, weighted=True, sparse=sparse)
+    uses = _uses(model, triples, side, sparse=sparse)
     if uses.targets is None:
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
     _check_fits("dura", uses.model, _OF_PRODUCTS)
@@ -138,7 +108,7 @@ def dura(
         _squares(uses.model.with_entity(rows).queries(uses.numbers(), uses.relations, asked))
         for rows, asked in ((uses.anchors, uses.side), (uses.targets, _other(uses.side)))
     )
-    return _mean(anchors + targets + product_weight * (forth + back))
+    return _mean(anchors + targets + forth + back)
 
 
 @dataclass(frozen=True)
@@ -150,7 +120,6 @@ class _Uses:
     anchors: Tensor  # [B, G], rows of entities
     relations: Tensor  # int64 [B], rows of the relation table
     targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
-    shares: Sequence[Tensor] | None = None  # [B] each: weight of a use; 1 by default
 
     def numbers(self) -> Tensor:
         return numbers(len(self.anchors), self.anchors.device)
@@ -172,13 +141,10 @@ class _Uses:
         if places is not None:  # the gradient of a plain index has no fixed order
             of_relations = embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
-        penalties = [of_anchors, of_relations, *of_targets]
-        if self.shares is not None:
-            penalties = [one * share for one, share in zip(penalties, self.shares, strict=True)]
-        return torch.stack(penalties).sum(0)
+        return torch.stack([of_anchors, of_relations, *of_targets]).sum(0)
 
 
-def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, sparse: bool) -> _Uses:
+def _uses(model: Model, triples: TriplesLike, side: Side, *, sparse: bool) -> _Uses:
     asked = Asked.of(model, triples, side, model.entity)
     ids = [asked.anchors] if asked.targets is None else [asked.anchors, asked.targets]
     if sparse:
@@ -187,19 +153,8 @@ def _uses(model: Model, triples: TriplesLike, side: Side, *, weighted: bool, spa
         rows = [embedding(some, model.entity) for some in ids]
     relations = model.relation_ids(asked.relations, side)
     side_of_rows: Side = "tail" if model.has_inverses else side
-    shares = None
-    if not weighted:
-        of_anchors, *of_targets = _shares(ids)
-        shares = [of_anchors, *_shares([relations]), *of_targets]
     targets = rows[1] if len(rows) > 1 else None
-    return _Uses(unwrapped(model), side_of_rows, rows[0], relations, targets, shares)
-
-
-def _shares(ids: list[Tensor]) -> list[Tensor]:
-    """Return, for each of the ids ``[B]``, one over the number of its uses in all tensors."""
-    _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
-    shares = counts.float().reciprocal().index_select(0, places)
-    return list(shares.split([len(some) for some in ids]))
+    return _Uses(unwrapped(model), side_of_rows, rows[0], relations, targets)
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:

@@ -15,10 +15,8 @@ from kgfast.models.wrapper import Wrapper
 
 Crop = Literal["prefix", "split"]
 LossWeight = Literal["exp", "sigmoid"]
-PositiveWeight = Literal["softmax", "inverse"]
 CROPS: tuple[Crop, ...] = ("prefix", "split")
 LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
-POSITIVE_WEIGHTS: tuple[PositiveWeight, ...] = ("softmax", "inverse")
 _SCALES = ("w1", "w2", "w3")
 
 
@@ -41,8 +39,6 @@ class MED(Wrapper):
         trained so. Each sub-model then needs a separate sweep.
     loss_weight : {"exp", "sigmoid"}
         ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
-    positive_weight : {"softmax", "inverse"}
-        Weights of positives from the next smaller sub-model: :func:`kgfast.losses.med_of_scores`.
     scales : sequence of float
         Initial ``w1``, ``w2`` and ``w3``, which spread the weights of positives, of negatives and
         of sub-models. At 0 all weights are equal.
@@ -77,7 +73,6 @@ class MED(Wrapper):
         submodels_per_step: int | None = None,
         crop: Crop = "prefix",
         loss_weight: LossWeight = "exp",
-        positive_weight: PositiveWeight = "softmax",
         *,
         scales: Sequence[float] = (1.0, 1.0, 1.0),
         learnable: bool = True,
@@ -89,7 +84,6 @@ class MED(Wrapper):
             raise ValueError(f"dims: {type(model).__name__} cannot be cropped ({crop})")
         check_option("crop", crop, CROPS)
         check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
-        check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
         self.crop: Crop = crop
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step
@@ -99,7 +93,7 @@ class MED(Wrapper):
                 f"got {count}"
             )
         self.submodels_per_step = count
-        self.loss_weight, self.positive_weight = loss_weight, positive_weight
+        self.loss_weight: LossWeight = loss_weight
         self.score = model.score
         if (
             not isinstance(scales, Sequence)

@@ -57,7 +57,7 @@ _OPTIONS: dict[Any, tuple[str, ...]] = {
     CP: (),
     RESCAL: (),
     ConvE: ("embedding_height",),
-    MED: ("dims", "submodels_per_step", "crop", "loss_weight", "positive_weight"),
+    MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
     RSCF: ("relation_transform",),
     Reciprocal: ("order",),
 }

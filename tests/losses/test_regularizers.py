@@ -51,7 +51,7 @@ def of_rows(model, h, r, t):
     return tuple(numbers(model, rows) for rows in tables)
 
 
-def plain(name, model, h, r, t, weight=1.0):
+def plain(name, model, h, r, t):
     heads, own, tails = of_rows(model, h, r, t)
     if name == "n3":
         return sum(it.abs().pow(3).sum(1) for it in (heads, own, tails))
@@ -63,7 +63,7 @@ def plain(name, model, h, r, t, weight=1.0):
     else:
         forth, back = heads * own, tails * own
     squares = [it.abs().square().sum(1) for it in (heads, tails, forth, back)]
-    return squares[0] + squares[1] + weight * (squares[2] + squares[3])
+    return sum(squares)
 
 
 CASES = [(name, kind) for name, kinds in FITS.items() for kind in kinds]
@@ -110,12 +110,6 @@ def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, 
     torch.testing.assert_close(turned, plain(name, inner, t, back, h).mean())
 
 
-def test_products_weigh_what_they_are_told():
-    model = MODELS["rescal"](R)
-    found = regularizers.dura(model, HRT, product_weight=3.0)
-    torch.testing.assert_close(found, plain("dura", model, *HRT.T, 3.0).mean())
-
-
 class Largest(TorchDispatchMode):
     """The most numbers of any tensor that an operator makes."""
 
@@ -157,9 +151,6 @@ BAD = {
     ValueError: {
         "relation 3": lambda m: regularizers.n3(m, [(0, R, 1)]),
         "side must be": lambda m: regularizers.l2(m, HRT, side="tails"),
-        "product_weight must be finite and at least 0; got -1": lambda m: regularizers.dura(
-            m, HRT, product_weight=-1
-        ),
         "heads": lambda m: losses.relation_logits(m, torch.tensor([N]), torch.tensor([0])),
         "tails": lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
     },
@@ -175,15 +166,6 @@ BAD = {
 def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call(MODELS["distmult"](R))
-
-
-def test_rows_count_once_where_they_are_not_weighted():
-    model = MODELS["distmult"](R)
-    r = HRT[:, 1]
-    found = 0.5 * regularizers.l2(model, HRT, weighted=False)
-    rows = [model.entity[HRT[:, [0, 2]].unique()], model.relation[r.unique()]]
-    expected = 0.5 * sum(it.square().sum() for it in rows) / len(HRT)
-    torch.testing.assert_close(found, expected)
 
 
 LOGITS = {

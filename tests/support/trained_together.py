@@ -47,7 +47,7 @@ complex, nssa, bf16
     optim.name=row_adam  optim.lr=0.01
 transe, med and rscf
     model.name=transe  model.base_dim=8  model.gamma=6.0  model.use_rscf=true  med.dims=[4,8]
-    med.positive_weight=softmax  data.neg_size=8  data.negatives=shared  optim.name=row_adam
+    data.neg_size=8  data.negatives=shared  optim.name=row_adam
     optim.lr=0.01
 complex, rscf
     model.name=complex  model.base_dim=8  model.use_rscf=true  data.neg_size=8

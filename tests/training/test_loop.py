@@ -174,10 +174,6 @@ OVERFLOWING = {
     "norms of rscf": {"model": {"name": "rotate", "use_rscf": True, "init_range": 1e38}},
     "sub-models": {"med": {"dims": [8, 16]}, "data": {"neg_size": 8}},
     "angles of rscf": {"model": {"name": "rotate", "use_rscf": True, "init_range": 1e7}},
-    "pole of med": {
-        "model": DISTMULT | {"init_range": 1e-30},
-        "med": {"dims": [8, 16], "positive_weight": "inverse"},
-    },
 }
 
 

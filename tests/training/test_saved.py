@@ -85,7 +85,7 @@ def test_every_model_comes_back(name, tmp_path):
     assert all(torch.equal(own[it], again[it]) for it in own)
     for dim in model.dims or ():
         assert same_ranks(model, run.model, dims=dim)
-    for option in ("submodels_per_step", "loss_weight", "positive_weight", "crop"):
+    for option in ("submodels_per_step", "loss_weight", "crop"):
         assert getattr(model, option, None) == getattr(run.model, option, None)
     files = load_file(tmp_path / "it" / "model.safetensors")  # the way of other programs
     assert files.keys() == own.keys()

@@ -192,9 +192,6 @@ class MedConfig(Section):
     """Widths of the sub-models, increasing; each is evaluated."""
     submodels_per_step: Count | None = None
     """Number of consecutive sub-models that a step trains; all by default."""
-    positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
-    """An option of :class:`kgfast.MED`. ``inverse`` weights end a run with an error if a score
-    falls on their pole."""
     crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
     loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
     scales: Annotated[list[Number], Field(min_length=3, max_length=3)] = [1.0, 1.0, 1.0]
