@@ -1,15 +1,17 @@
 """Protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .checks import Checks
-from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands
-from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
+
+if TYPE_CHECKING:
+    from .losses import Losses
+    from .negatives import NegativeLosses
 
 
 class Into(NamedTuple):
@@ -71,134 +73,6 @@ class LossPlan(NamedTuple):
     kept: int = 0  # most scores that may be stored from a loss to its gradients
 
 
-class Passes(Protocol):
-    """Operations of a loss on scores ``[B, n]``; most operations overwrite the scores."""
-
-    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
-        """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
-        ...
-
-    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        """Make ``scale (sigmoid(x) - c)`` in place, with ``scale [B]``."""
-        ...
-
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Return :meth:`bce_sums`, and do :meth:`bce_slopes`."""
-        ...
-
-    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        """Update the peak, the sum of ``exp(x - peak)`` and the sum of scores, float64 ``[B]``."""
-        ...
-
-    def softmax_both(
-        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
-    ) -> None:
-        """Do :meth:`softmax_sums` of whole rows; make ``scale softmax - share`` in place.
-
-        ``sums`` are the sums over no scores; ``scale`` and ``share`` have the scores' dtype,
-        ``[B]`` each.
-        """
-        ...
-
-    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
-        """Make ``scale exp(x - near) - share`` in place, of the scores' dtype ``[B]`` each."""
-        ...
-
-
-class NegativeLosses(Protocol):
-    """Losses of sampled negatives."""
-
-    def value(
-        self,
-        operands: Operands,
-        sampled: Sampled,
-        loss: NegativeLoss,
-        *,
-        keeps: bool,
-        check: Callable[[], None] | None,
-    ) -> NegativeRows:
-        """Return the loss of every row, or the sum or mean of rows.
-
-        Operands are neither empty nor cropped; for a pool, the rows are the negatives. Ids may be
-        out of range: reads are clamped to the table. With ``keeps``, gradients will follow.
-        ``check`` is called if an id was clamped, or if a score or a bias is not finite (a bias may
-        be -inf). Without ``check`` the host waits for nothing.
-        """
-        ...
-
-    def gradients(
-        self,
-        operands: Operands,
-        loss: NegativeLoss,
-        made: NegativeRows,
-        grad: Tensor,
-        need: Need,
-        *,
-        bias: bool = False,
-        rows: NamedRows | None = None,
-    ) -> NegativeGradients:
-        """Return the gradients of :meth:`value`, given that of the loss.
-
-        With ``bias``, the gradient of a pool's biases is needed. ``rows`` are those of
-        :meth:`Backend.backward`.
-        """
-        ...
-
-
-class Losses(Protocol):
-    """Losses over all candidates, which never store all scores.
-
-    Without ``checks``, and in gradients, nothing is checked: wrong labels make results void, but
-    nothing is read out of bounds.
-    """
-
-    def value(
-        self,
-        operands: Operands,
-        loss: Bce | CrossEntropy,
-        checks: LossChecks | None = None,
-        *,
-        keep: bool = False,
-    ) -> LossRows:
-        """Return row losses, by the contract of :func:`kgfast.ops.bce` or ``cross_entropy``.
-
-        With ``keep``, gradients will follow, so a backend may store a few scores.
-        """
-        ...
-
-    def gradients(
-        self,
-        operands: Operands,
-        loss: Bce | CrossEntropy,
-        weights: Tensor,
-        need: LossNeed,
-        made: LossRows | None = None,
-    ) -> LossGradients:
-        """Return the gradients of the sum of row losses times ``weights [B]``.
-
-        Cross entropy needs the result of :meth:`value`; its scores are overwritten.
-        """
-        ...
-
-    def value_and_gradients(
-        self,
-        operands: Operands,
-        loss: Bce | CrossEntropy,
-        divisor: float,
-        need: LossNeed,
-        checks: LossChecks | None = None,
-    ) -> LossTotal:
-        """Return the sum of row losses, divided, and the gradients."""
-        ...
-
-    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Multiply up to three contiguous gradients by a factor, in place.
-
-        Nothing is written for a factor of 1 that is known without waiting for a device.
-        """
-        ...
-
-
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.
 
@@ -209,13 +83,18 @@ class Backend(Protocol):
     A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (steps of optimizers:
     :mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`), ``adversarial`` (:mod:`.cpu.passes`),
     and on GPUs ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
+
+    If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
+    N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for
+    all pairs without crops. Such a backend has ``passes`` (:class:`.passes.Passes`) and
+    ``loss_plan(operands)``, which returns a :class:`LossPlan`.
     """
 
     name: str
     # the backend waits for its device anyway, and then reads the checks of values
     defers_checks: bool
-    losses: Losses
-    negatives: NegativeLosses
+    losses: "Losses"
+    negatives: "NegativeLosses"
     # precisions of products in losses; operands of others are multiplied in float32
     precisions: tuple[str, ...]
 
@@ -288,35 +167,3 @@ class Backend(Protocol):
 def kernel_of(backend: Backend, name: str) -> Any:
     """Return a kernel that not all backends have, or None."""
     return getattr(backend, name, None)
-
-
-class ChunkedBackend(Backend, Protocol):
-    """Backend with losses over chunks of scores; see :mod:`kgfast.kernels.losses`."""
-
-    passes: Passes
-
-    def scores(
-        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
-    ) -> Tensor:
-        """Do :meth:`Backend.scores`; all pairs without crops go to ``out``, if given.
-
-        ``out`` is ``[B, N]`` of the plan's dtype, contiguous.
-        """
-        ...
-
-    def backward(
-        self,
-        operands: Operands,
-        grad: Tensor,
-        index: Tensor | None = None,
-        *,
-        need: Need,
-        rows: NamedRows | None = None,
-        into: Into | None = None,
-    ) -> Gradients:
-        """Do :meth:`Backend.backward`; gradients of all pairs go to ``into``."""
-        ...
-
-    def loss_plan(self, operands: Operands) -> LossPlan:
-        """Return the sizes in which losses over all candidates are cut."""
-        ...

@@ -15,13 +15,11 @@ gradients are made together. Memory: the scratch (sweeps.py), O(B + nnz).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from .backend import ChunkedBackend, Losses, Passes
 from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from .operands import Operands
 from .positives import Positives
@@ -30,15 +28,17 @@ from .sweeps import GradientSums, Sweep, result_dtype, sweeps
 # Queries per block when gradients are made ahead: reading and writing the gradients of a table, 8
 # bytes per number, takes as long as a third of this many scores.
 _LEAST_QUERIES = 128
-# From here on torch's softplus is x itself: the omitted log1p(exp(-x)) is below 2**-57 x.
-_SOFTPLUS_IS_LINEAR = 40.0
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
-class ChunkedLosses(Losses):
-    """Checked losses of a backend that scores chunks of candidates."""
+class Losses:
+    """Losses of a backend that scores chunks of candidates; others override all methods.
 
-    def __init__(self, backend: ChunkedBackend) -> None:
+    Without ``checks``, and in gradients, nothing is checked: wrong labels make results void, but
+    nothing is read out of bounds.
+    """
+
+    def __init__(self, backend: Any) -> None:
         self._backend = backend
 
     def value(
@@ -49,6 +49,10 @@ class ChunkedLosses(Losses):
         *,
         keep: bool = False,
     ) -> LossRows:
+        """Return row losses, by the contract of :func:`kgfast.ops.bce` or ``cross_entropy``.
+
+        With ``keep``, gradients will follow, so a backend may store a few scores.
+        """
         loss = _safe_labels(operands, loss, checks)
         if isinstance(loss, Bce):
             made, _ = self._bce(operands, loss, None, _NOTHING)
@@ -66,6 +70,10 @@ class ChunkedLosses(Losses):
         need: LossNeed,
         made: LossRows | None = None,
     ) -> LossGradients:
+        """Return the gradients of the sum of row losses times ``weights [B]``.
+
+        Cross entropy needs the result of :meth:`value`; its scores are overwritten.
+        """
         loss = _safe_labels(operands, loss, None)
         if isinstance(loss, Bce):
             return self._bce(operands, loss, weights.contiguous(), need, has_rows=False)[1]
@@ -80,6 +88,7 @@ class ChunkedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> LossTotal:
+        """Return the sum of row losses, divided, and the gradients."""
         loss = _safe_labels(operands, loss, checks)
         weights = operands.queries.new_full((operands.num_queries,), 1 / divisor)
         gradients = LossGradients(None, None, None)
@@ -96,7 +105,10 @@ class ChunkedLosses(Losses):
         return LossTotal(made.rows.sum() / divisor, made.linear, gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Serve :meth:`Losses.scale`; read the factor first if that waits for no device."""
+        """Multiply up to three contiguous gradients by a factor, in place.
+
+        Nothing is written for a factor of 1 that is known without waiting for a device.
+        """
         if factor.device.type != "cpu" or factor.item() != 1:
             for gradient in gradients:
                 gradient.mul_(factor)
@@ -326,46 +338,3 @@ class SoftmaxFactors(NamedTuple):
 def _row_sums(operands: Operands) -> Tensor:
     """Return a float64 zero for each query."""
     return torch.zeros(operands.num_queries, dtype=torch.float64, device=operands.table.device)
-
-
-class _TorchPasses:
-    """Passes by operators of torch, over a scratch of any dtype, on any device."""
-
-    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
-        linear = scores.sum(1).double()
-        functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]
-        softplus = scores.sum(1).double()
-        return softplus - label_c * linear if label_c else softplus, linear
-
-    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        scores.sigmoid_()
-        if label_c:
-            scores.sub_(label_c)
-        scores.mul_(scale[:, None])
-
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
-        sums = self.bce_sums(scores.clone(), label_c)
-        self.bce_slopes(scores, label_c, scale)
-        return sums
-
-    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        lowest = torch.finfo(scores.dtype).min  # a finite peak for scores that are all -inf
-        higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
-        mass *= (peak - higher).exp_()
-        scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score, so this does not round
-        linear += scores.sum(1) + scores.shape[1] * higher
-        mass += scores.exp_().sum(1)
-        peak.copy_(higher)
-
-    def softmax_both(
-        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
-    ) -> None:
-        peak, mass, linear = sums
-        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials in scores
-        scores.mul_((scale / mass).to(scores.dtype)[:, None]).sub_(share[:, None])
-
-    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
-        scores.sub_(near[:, None]).exp_().mul_(scale[:, None]).sub_(share[:, None])
-
-
-TORCH_PASSES: Passes = _TorchPasses()

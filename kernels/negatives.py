@@ -1,25 +1,26 @@
 """Losses of sampled negatives: as data, their results, and both over scores for any backend.
 
-Cost model of :class:`SampledOverScores`: scores are stored for the backward, ``[B, K]``, and a few
+Cost model of :class:`NegativeLosses`: scores are stored for the backward, ``[B, K]``, and a few
 operators of torch walk over them each way. The CPU has one walk each way for ``nssa``.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .backend import Backend, NegativeLosses, kernel_of
+from .backend import kernel_of
 from .checks import inside_of
 from .operands import Gradients, NamedRows, Need, Operands
 from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 
 
-class SampledOverScores(NegativeLosses):
-    """Losses of sampled negatives of a backend that does not fuse them with the scores."""
+class NegativeLosses:
+    """Losses of a backend that does not fuse them with the scores; others override both methods."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Any) -> None:
         self._backend = backend
 
     def value(
@@ -31,6 +32,13 @@ class SampledOverScores(NegativeLosses):
         keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
+        """Return the loss of every row, or the sum or mean of rows.
+
+        Operands are neither empty nor cropped; for a pool, the rows are the negatives. Ids may be
+        out of range: reads are clamped to the table. With ``keeps``, gradients will follow.
+        ``check`` is called if an id was clamped, or if a score or a bias is not finite (a bias may
+        be -inf). Without ``check`` the host waits for nothing.
+        """
         if sampled.negatives is None:
             assert sampled.positive is not None
             ids = torch.empty(0, dtype=torch.int64, device=operands.queries.device)
@@ -67,6 +75,11 @@ class SampledOverScores(NegativeLosses):
         bias: bool = False,
         rows: NamedRows | None = None,
     ) -> NegativeGradients:
+        """Return the gradients of :meth:`value`, given that of the loss.
+
+        With ``bias``, the gradient of a pool's biases is needed. ``rows`` are those of
+        :meth:`kgfast.kernels.backend.Backend.backward`.
+        """
         is_listed, count = bool(made.ids.numel()), len(made.raw)
         grad = (grad * made.scale if len(made.scale) else grad).expand(count)
         if loss.weights is not None:

@@ -6,11 +6,12 @@ Memory: the scratch, and the needed gradients.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .backend import ChunkedBackend, Into, LossPlan
+from .backend import Into, LossPlan
 from .labels import LossGradients, LossNeed
 from .operands import Need, Operands
 from .spares import empty_like
@@ -26,7 +27,7 @@ class GradientSums:
     Gradients of queries have the plan's dtype. The table's gradient is filled chunk by chunk.
     """
 
-    def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
+    def __init__(self, backend: Any, operands: Operands, need: LossNeed) -> None:
         self.operands, plan = operands, backend.loss_plan(operands)
         queries, table = operands.queries, operands.table
         of_bias = result_dtype(operands)
@@ -62,7 +63,7 @@ class GradientSums:
 
 
 def sweeps(
-    backend: ChunkedBackend,
+    backend: Any,
     operands: Operands,
     sums: GradientSums | None = None,
     kept: Tensor | None = None,
@@ -99,7 +100,7 @@ class Sweep:
 
     def __init__(
         self,
-        backend: ChunkedBackend,
+        backend: Any,
         operands: Operands,
         rows: slice,
         plan: LossPlan,

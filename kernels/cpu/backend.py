@@ -6,14 +6,13 @@ They are stored for the gradients or, for a mean, made block by block together w
 """
 
 import sys
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..backend import ChunkedBackend, Into, Losses, LossPlan, NegativeLosses, Passes
-from ..losses import ChunkedLosses
-from ..negatives import SampledOverScores
+from ..backend import Into, LossPlan
+from ..losses import Losses
+from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import updates
 from .above import above
@@ -51,10 +50,10 @@ _LOSS_QUERIES = 4096  # queries that are swept together, so that chunks of candi
 
 name = "cpu"
 defers_checks = False
-losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
-passes: Passes = PASSES
+losses = Losses(sys.modules[__name__])
+passes = PASSES
 adversarial = ADVERSARIAL
-negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
+negatives = NegativeLosses(sys.modules[__name__])
 row_updates = updates
 packing = PACKING
 precisions: tuple[str, ...] = PRECISIONS[:1]

@@ -10,7 +10,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from ..backend import Passes
+from ..passes import Passes
 from . import extension
 from .views import machine
 
@@ -61,7 +61,7 @@ def _walk(
     )
 
 
-class _FusedPasses:
+class _FusedPasses(Passes):
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores, 2)
         _walk(LossPass.SOFTPLUS_SUMS, scores, (softplus, linear))
@@ -120,5 +120,5 @@ def _row_sums(scores: Tensor, count: int) -> tuple[Tensor, ...]:
     return scores.new_zeros((count, len(scores)), dtype=torch.float64).unbind()
 
 
-PASSES: Passes = _FusedPasses()
+PASSES = _FusedPasses()
 ADVERSARIAL = _FusedAdversarial()

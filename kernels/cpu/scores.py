@@ -16,7 +16,7 @@ from .views import arguments_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return scores, by the contract of :meth:`kgfast.kernels.backend.ChunkedBackend.scores`."""
+    """Return scores, by the contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
     crops = Crops.of(operands)
     if out is None:
         pairs = (operands.num_queries, operands.candidates.num_rows)

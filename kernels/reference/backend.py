@@ -1,17 +1,17 @@
 """Reference backend: plain PyTorch in float64, the specification of all others."""
 
 import sys
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import ChunkedBackend, Into, Losses, LossPlan, NegativeLosses, Passes
+from ..backend import Into, LossPlan
 from ..checks import Checks
-from ..losses import TORCH_PASSES, ChunkedLosses
-from ..negatives import SampledOverScores
+from ..losses import Losses
+from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
+from ..passes import TORCH_PASSES
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
@@ -38,9 +38,9 @@ _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 
 name = "reference"
 defers_checks = False
-losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
-passes: Passes = TORCH_PASSES
-negatives: NegativeLosses = SampledOverScores(cast(ChunkedBackend, sys.modules[__name__]))
+losses = Losses(sys.modules[__name__])
+passes = TORCH_PASSES
+negatives = NegativeLosses(sys.modules[__name__])
 precisions: tuple[str, ...] = PRECISIONS
 
 

@@ -6,8 +6,9 @@ This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import Losses, NegativeLosses
 from ..checks import Checks
+from ..losses import Losses
+from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf

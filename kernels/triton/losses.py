@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..backend import Losses
 from ..labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
+from ..losses import Losses
 from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
@@ -39,7 +39,10 @@ _SLOPES = TileLoss(is_softmax=False, has_sums=False, has_slopes=True)
 
 
 class FusedLosses(Losses):
-    """Fused losses; see :class:`kgfast.kernels.backend.Losses`."""
+    """Fused losses; see :class:`kgfast.kernels.losses.Losses`."""
+
+    def __init__(self) -> None:
+        pass
 
     def value(
         self,

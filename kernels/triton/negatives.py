@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..backend import NegativeLosses
 from ..labels import LossNeed
+from ..negatives import NegativeLosses
 from ..operands import Gradients, NamedRows, Need, Operands
 from ..sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .device import negatives as device
@@ -35,8 +35,11 @@ SLOPE_TILE = TileShape(8, 128)
 _FORWARD = LossNeed(queries=False, table=False, bias=False)
 
 
-class FusedNegatives:
-    """Fused negatives; see :class:`kgfast.kernels.backend.NegativeLosses`."""
+class FusedNegatives(NegativeLosses):
+    """Fused negatives; see :class:`kgfast.kernels.negatives.NegativeLosses`."""
+
+    def __init__(self) -> None:
+        pass
 
     def value(
         self,

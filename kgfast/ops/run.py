@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.above import counts_above, list_above, lowest_scores
-from kgfast.kernels.backend import Losses, Passes
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import (
     Bce,
@@ -23,8 +22,9 @@ from kgfast.kernels.labels import (
     LossRows,
     LossTotal,
 )
-from kgfast.kernels.losses import TORCH_PASSES
+from kgfast.kernels.losses import Losses
 from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
+from kgfast.kernels.passes import TORCH_PASSES, Passes
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
 from kgfast.ops.differentiable import chosen_backend, no_autocast
@@ -199,7 +199,7 @@ def loss_value(
 ) -> LossRows:
     """Return row losses over all candidates, as :func:`kgfast.ops.bce` and ``cross_entropy``.
 
-    ``keep`` is that of :meth:`kgfast.kernels.backend.Losses.value`.
+    ``keep`` is that of :meth:`kgfast.kernels.losses.Losses.value`.
     """
     with no_autocast(operands.queries.device):
         checks = _loss_checks(operands, loss)

@@ -7,11 +7,11 @@ losses over all entities, where each process sums over one share of the batch.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
-from kgfast.kernels.backend import Backend, Losses, NegativeLosses
+from kgfast.kernels.backend import Backend
 from kgfast.kernels.labels import (
     Bce,
     CrossEntropy,
@@ -21,7 +21,8 @@ from kgfast.kernels.labels import (
     LossRows,
     LossTotal,
 )
-from kgfast.kernels.negatives import SampledOverScores
+from kgfast.kernels.losses import Losses
+from kgfast.kernels.negatives import NegativeLosses
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.ops.differentiable import result_dtype
 from kgfast.processes.messages import TrainingProcesses
@@ -45,9 +46,9 @@ class SharedBackend:
         # Rows of the table with gradients that stay in this process. If None, each process sums a
         # share of the rows, and all get all rows.
         self.own: slice | None = None
-        self.losses: Losses = SharedLosses(processes, backend.losses)
+        self.losses = SharedLosses(processes, backend.losses)
         # scores are shared out, not sums of scores
-        self.negatives: NegativeLosses = SampledOverScores(cast(Backend, self))
+        self.negatives = NegativeLosses(self)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that is not shared out."""

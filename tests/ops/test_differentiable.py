@@ -289,7 +289,7 @@ def asked(monkeypatch):
 
         monkeypatch.setattr(owner, kernel, record)
 
-    watch(losses.ChunkedLosses, "gradients")
+    watch(losses.Losses, "gradients")
     watch(get_backend("reference"), "backward")
     with ops.use_backend("reference"):
         yield found

@@ -38,7 +38,7 @@ MODELS = {
     "cp": CP.init(N, R, DIM, seed=0),
     "rescal": RESCAL.init(N, R, DIM, seed=0),
     "conve": ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2, channels=3, seed=0),
-    "med": MED(RotatE.init(N, R, DIM, seed=0), [2, DIM], 1, "split", "sigmoid", "inverse"),
+    "med": MED(RotatE.init(N, R, DIM, seed=0), [2, DIM], 1, "split", "sigmoid"),
     "rscf": RSCF(DistMult.init(N, R, DIM, seed=0), relation_transform=False, seed=1),
     "med of rscf": MED(RSCF(RotatE.init(N, R, DIM, seed=0), seed=1), [2, DIM]),
     "inverses": Reciprocal(DistMult.init(N, 2 * R, DIM, seed=0)),

@@ -9,7 +9,7 @@ import torch
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.passes import PASSES, LossPass
 from kgfast.kernels.labels import LossNeed
-from kgfast.kernels.losses import TORCH_PASSES
+from kgfast.kernels.passes import TORCH_PASSES
 from kgfast.kernels.sweeps import GradientSums, sweeps
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import operands_of

@@ -6,8 +6,8 @@ import torch
 from kgfast.kernels import losses, sweeps
 from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
-from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Gradients, Operands, Prepared
+from kgfast.kernels.passes import TORCH_PASSES
 from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
 from support import oracles
@@ -110,7 +110,7 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     grad = torch.randn(7, generator=generator)
     backend = Table(scores, scratch, num_queries)
     operands, need = backend.operands(), LossNeed(False, True, True)
-    chunked = losses.ChunkedLosses(backend)
+    chunked = losses.Losses(backend)
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
