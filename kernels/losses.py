@@ -55,7 +55,7 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, checks)
         if isinstance(loss, Bce):
-            made, _ = self._bce(operands, loss, None, _NOTHING)
+            made, _ = self._bce_results(operands, loss, None, _NOTHING)
         else:
             made = self._cross_entropy(operands, loss, keep=keep)
         if checks is not None:
@@ -76,7 +76,7 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, None)
         if isinstance(loss, Bce):
-            return self._bce(operands, loss, weights.contiguous(), need, has_rows=False)[1]
+            return self._bce_results(operands, loss, weights.contiguous(), need, has_rows=False)[1]
         assert made is not None
         return self._cross_entropy_gradients(operands, loss, weights, need, made)
 
@@ -93,7 +93,9 @@ class Losses:
         weights = operands.queries.new_full((operands.num_queries,), 1 / divisor)
         gradients = LossGradients(None, None, None)
         if isinstance(loss, Bce):
-            made, gradients = self._bce(operands, loss, weights if any(need) else None, need)
+            made, gradients = self._bce_results(
+                operands, loss, weights if any(need) else None, need
+            )
         elif any(need) and (step := self._queries_at_once(operands)):
             made, gradients = self._cross_entropy_ahead(operands, loss, weights, need, step)
         else:
@@ -113,7 +115,7 @@ class Losses:
             for gradient in gradients:
                 gradient.mul_(factor)
 
-    def _bce(
+    def _bce_results(
         self,
         operands: Operands,
         loss: Bce,
@@ -198,7 +200,7 @@ class Losses:
         # gradients of blocks are added up in the table's gradient
         if plan.num_queries is None or not count:
             return 0
-        most = plan.kept // max(1, operands.candidates.num_rows)
+        most: int = plan.kept // max(1, operands.candidates.num_rows)
         if most < min(count, _LEAST_QUERIES):
             return 0
         blocks = -(-count // most)

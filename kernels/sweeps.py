@@ -127,7 +127,9 @@ class Sweep:
 
     def scores(self, chunk: slice) -> Tensor:
         """Return scores with the candidates of a chunk, bias included, for overwriting."""
-        return self.backend.scores(self.operands.of_rows(chunk), out=self.room(chunk))
+        operands, room = self.operands.of_rows(chunk), self.room(chunk)
+        scores: Tensor = self.backend.scores(operands, out=room)
+        return scores
 
     def backward(self, slopes: Tensor, chunk: slice) -> None:
         """Carry the gradient of a chunk's scores to the needed gradients."""

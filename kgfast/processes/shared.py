@@ -46,7 +46,7 @@ class SharedBackend:
         # Rows of the table with gradients that stay in this process. If None, each process sums a
         # share of the rows, and all get all rows.
         self.own: slice | None = None
-        self.losses = SharedLosses(processes, backend.losses)
+        self.losses: Losses = SharedLosses(processes, backend.losses)
         # scores are shared out, not sums of scores
         self.negatives = NegativeLosses(self)
 
