@@ -1,17 +1,13 @@
 """Protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .checks import Checks
 from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands
-
-if TYPE_CHECKING:
-    from .losses import Losses
-    from .negatives import NegativeLosses
 
 
 class Into(NamedTuple):
@@ -93,8 +89,8 @@ class Backend(Protocol):
     name: str
     # the backend waits for its device anyway, and then reads the checks of values
     defers_checks: bool
-    losses: "Losses"
-    negatives: "NegativeLosses"
+    losses: Any  # :class:`.losses.Losses`, whose module reads this one
+    negatives: Any  # :class:`.negatives.NegativeLosses`
     # precisions of products in losses; operands of others are multiplied in float32
     precisions: tuple[str, ...]
 

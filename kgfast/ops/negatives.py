@@ -70,7 +70,7 @@ def _negative_loss(
     check_moves(operands)
     check: Callable[[], None] | None = look_closer if checks_values() else None
     kernels = get_backend(backend).negatives
-    made = kernels.value(operands, sampled, loss, keeps=keeps, check=check)
+    made: NegativeRows = kernels.value(operands, sampled, loss, keeps=keeps, check=check)
     if sampled.negatives is None:
         made = made._replace(positive=made.masses.new_empty(0))
     return made

@@ -187,7 +187,8 @@ def losses_of(operands: Operands, backend: str | None = None) -> Losses:
     chosen = get_backend(backend or chosen_backend(operands.queries))
     if operands.precision not in chosen.precisions:
         _warn_of_float32(operands.precision)
-    return chosen.losses
+    losses: Losses = chosen.losses
+    return losses
 
 
 def loss_value(
