@@ -153,6 +153,7 @@ MEANINGS = {
     "med": "croppable embeddings",
     "negatives": "sampled negatives",
     "panels": "packed candidates",
+    "passes": "operations of losses on scores",
     "prediction": "the best answers to queries",
     "pull": "the pull of a distance's gradient",
     "rank": "ranks",

@@ -168,7 +168,9 @@ def test_bce_equals_the_oracle(engine, seed, label_a):
     need = True, True, problem.bias is not None
     gradients = engine.bce_backward(weights, *given, problem.score, need=need)
     operands = operands_of(problem.queries, problem.table, problem.score, problem.bias)
-    both, again = engine.flat.backend.losses._bce(operands, Bce(*labels), weights, LossNeed(*need))
+    both, again = engine.flat.backend.losses._bce_results(
+        operands, Bce(*labels), weights, LossNeed(*need)
+    )
     for once, twice in zip((*both[:2], *again), (rows, linear, *gradients), strict=True):
         assert once is twice or torch.equal(once, twice)
 
