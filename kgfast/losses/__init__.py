@@ -18,6 +18,7 @@ from kgfast.losses.negatives import NegativesLoss
 from kgfast.losses.nssa import NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relation_task import relation_logits
 from kgfast.losses.sampled import sampled_scores, with_gamma
+from kgfast.losses.siglip import SigLIPLoss, siglip
 
 LOSSES: dict[str, type[Loss]] = {
     "nssa": NSSALoss,
@@ -40,6 +41,7 @@ __all__ = [
     "MarginLoss",
     "NSSALoss",
     "NegativesLoss",
+    "SigLIPLoss",
     "bce",
     "cross_entropy",
     "frequency_weights",
@@ -51,6 +53,7 @@ __all__ = [
     "regularizers",
     "relation_logits",
     "sampled_scores",
+    "siglip",
     "smoothed_labels",
     "subsampling_weights",
     "with_gamma",
