@@ -45,6 +45,7 @@ COMPARED: Columns = (
 _GONE = (
     *("train.max_total_minutes", "train.accumulate", "train.keep", "data.sides"),
     *("regularizer.weighted", "regularizer.product_weight", "med.positive_weight"),
+    *("train.early_stopping.min_delta", "train.early_stopping.side"),
 )
 
 
@@ -64,8 +65,11 @@ def config_of(row: Row, folder: Path, threads: int | None) -> dict[str, Any]:
     values["dataset"]["root"] = str(folder.resolve())
     values["threads"] = threads or row["threads"]
     for key in _GONE:  # with the value of today in every row
-        section, _, name = key.partition(".")
-        values.get(section, {}).pop(name, None)
+        *parents, name = key.split(".")
+        section: dict[str, Any] = values
+        for parent in parents:
+            section = section.get(parent) or {}
+        section.pop(name, None)
     if _ended_by_a_clock(row):
         values["train"]["max_minutes"] = None
         if values["sched"]["name"] in ("constant", "plateau"):

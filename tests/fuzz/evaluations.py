@@ -197,9 +197,6 @@ def neighbours(case: Case) -> None:
     asked = case.choice((ids, ids.tolist(), ids.int()))
     case.note(metric=metric, queries=len(ids), k=k)
     given: dict[str, Any] = {"metric": metric}
-    if metric != "cosine" and case.chance(0.4):
-        case.note(indexed=True)
-        given["index"] = kgfast.Index(kgfast.Candidates(entity), score=metric)
     zero = [] if metric != "cosine" else (entity == 0).all(1).nonzero()[:, 0].tolist()
     with anywhere(case):
         call = partial(kgfast.neighbours, drawn.model, asked, k, **given)

@@ -95,14 +95,14 @@ class Engine:
 
         def call(*args: Any, **options: Any) -> Any:
             args, options = self.there(args), self.there(options)
-            operator = getattr(ops, name, None)  # takes finite numbers alone
-            if self.layer == "backend" or operator is None or options.get("nan_worst"):
+            is_operator = name in ops.__all__ and not options.get("nan_worst")
+            if self.layer == "backend" or not is_operator:
                 return host(getattr(self.flat, name)(*args, **options))
             options.pop("nan_worst", None)
             if name == "topk":
                 options["pad"] = True
             with ops.use_backend(self.flat.name):
-                return host(operator(*args, **options))
+                return host(getattr(ops, name)(*args, **options))
 
         return call
 
