@@ -96,17 +96,32 @@ def prepared_candidates(
 def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     """Set modules to eval mode and arithmetic to IEEE 754 without gradients; restore all after.
 
-    A model that is no module may hold modules.
+    A model that is no module may hold modules, or have ``training``, ``eval()`` and ``train()``.
+
+    Raises
+    ------
+    TypeError
+        If ``model.training`` is True and there is no method to change that.
     """
     holder = holder_of(model)
+    is_trained = not isinstance(holder, nn.Module) and getattr(holder, "training", False)
+    if is_trained and not (hasattr(holder, "eval") and hasattr(holder, "train")):
+        raise TypeError(
+            f"model.training is True, and {type(holder).__name__} has no eval() and train() to "
+            "change that: queries may be random"
+        )
     modules = holder.modules() if isinstance(holder, nn.Module) else modules_of(holder)
     training = list(filter(attrgetter("training"), modules))
     for module in training:
         module.training = False
+    if is_trained:
+        holder.eval()
     try:
         with torch.no_grad(), ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
             yield
     finally:
+        if is_trained:
+            holder.train()
         for module in training:
             module.training = True
 

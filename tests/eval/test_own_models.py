@@ -167,14 +167,43 @@ class Holder:
         return [*self.net.modules(), *self.others[0].modules(), self.named["last"]]
 
 
-@pytest.mark.parametrize("make", [Noisy, Holder])
+class Switched:
+    """An object with a mode of its own."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, DIM
+
+    def __init__(self):
+        self.training, self.table = True, Noisy().table
+
+    def eval(self):
+        self.training = False
+
+    def train(self):
+        self.training = True
+
+    def queries(self, anchors, relations, side):
+        return self.table[anchors] * (torch.rand(1) if self.training else 1)
+
+    def candidates(self, side):
+        return self.table
+
+
+@pytest.mark.parametrize("make", [Noisy, Holder, Switched])
 def test_models_in_train_mode_are_evaluated_and_put_back(make):
     model = make()
     expected = kgfast.rank(Noisy().eval(), TRIPLES)
     assert torch.equal(kgfast.rank(model, TRIPLES).greater, expected.greater)
     best = kgfast.topk(Noisy().eval(), heads=[0, 1], relations=0, k=3)
     assert torch.equal(kgfast.topk(model, heads=[0, 1], relations=0, k=3).ids, best.ids)
-    assert all(module.training for module in model.modules())
+    modules = model.modules() if hasattr(model, "modules") else [model]
+    assert all(module.training for module in modules)
+
+
+def test_a_mode_that_cannot_be_left_is_named():
+    model = Own()
+    model.training = True
+    with pytest.raises(TypeError, match=r"model.training is True, and Own has no eval\(\)"):
+        kgfast.rank(model, TRIPLES)
 
 
 def test_a_trainer_compares_its_model_with_its_dataset():
