@@ -51,9 +51,9 @@ class Info(SimpleNamespace):
         for name, value in vars(self).items():
             if isinstance(value, dict):
                 value = [f"{key}: {text}" for key, text in value.items()]
-            rows += (
-                [(name, it) for it in value] if isinstance(value, list | tuple) else [(name, value)]
-            )
+            elif isinstance(value, tuple) or value is None:
+                value = ", ".join(value or ()) or "none"
+            rows += [(name, it) for it in value] if isinstance(value, list) else [(name, value)]
         return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
 
