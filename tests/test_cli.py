@@ -144,7 +144,7 @@ class TestErrors:
         "words",
         [
             ["evaluate"],
-            ["plot"],
+            ["report"],
             ["predict", "--head", "a", "--relation", "b"],
             ["export", "--to", "npy"],
         ],
@@ -179,23 +179,10 @@ class TestEvaluate:
         assert [line.split()[0] for line in lines[3:]] == ["previous"]
 
 
-class TestPlot:
-    def test_two_runs_in_one_picture(self, trained, tmp_path):
-        pytest.importorskip("matplotlib")
-        shutil.copytree(trained[0], tmp_path / "again")
-        words = ["plot", trained[0], tmp_path / "again"]
-        assert error_of(*words) == "error: say with --out where to put the picture of several runs"
-        result = run(*words, "--out", tmp_path / "both.svg")
-        assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'both.svg'}\n"), result.stderr
-        text = (tmp_path / "both.svg").read_text()
-        assert "tiny, MRR" in text
-        assert "again, MRR" in text
-
-    @pytest.mark.parametrize("command", ["plot", "report"])
-    def test_without_matplotlib(self, trained, monkeypatch, command):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        line = error_of(command, trained[0])
-        assert line == f"error: kgfast {command} needs matplotlib: pip install matplotlib"
+def test_without_matplotlib(trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = error_of("report", trained[0])
+    assert line == "error: kgfast report needs matplotlib: pip install matplotlib"
 
 
 class TestPredict:

@@ -54,7 +54,6 @@ ROOMS = [
     "processes",
     "distributed",
     "training",
-    "plots",
     "adapters",
     "extras",
     "cli",

@@ -83,7 +83,7 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Train, evaluate, predict with, export and plot knowledge-graph embeddings."""
+    """Train, evaluate, predict with and export knowledge-graph embeddings."""
 
 
 @command

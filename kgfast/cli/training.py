@@ -1,4 +1,4 @@
-"""Commands that train, export or draw a model: ``train``, ``export``, ``plot``."""
+"""``kgfast train`` and ``kgfast export``."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -62,20 +62,6 @@ def export(
     loaded = load(run, checkpoint, False, set, trust=trust)
     for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
         say(str(path))
-
-
-@command
-def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The picture, .svg, .png or .pdf; metrics.svg in the run by default."),
-    ] = None,
-) -> None:
-    """Draw loss and MRR per step, and the test results, of runs."""
-    from kgfast.plots import plot as draw
-
-    say(str(draw(runs, out)))
 
 
 def _check_folder(folder: Any, resume: bool) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kgfast import MED, RSCF, Ranks
+from kgfast.extras.report.figures import curves
 from kgfast.ops.dispatch import get_backend
-from kgfast.plots import plot
 from kgfast.training.logs import read_rows
 from support.small_runs import NO_GAMMA, trainer_of
 
@@ -71,7 +71,7 @@ def test_a_row_for_each_sub_model(tmp_path, capsys):
     found = trainer.evaluate("valid")
     assert [type(found[dim]) for dim in DIMS] == [Ranks] * 3
     pytest.importorskip("matplotlib")
-    svg = plot(tmp_path).read_text()
+    svg = curves(tmp_path)
     assert all(f"MRR, {dim}" in svg for dim in DIMS)
 
 

@@ -1,4 +1,4 @@
-"""The log: nothing lost by a kill; resumed, it is that of the uninterrupted run; its pictures."""
+"""The log: nothing lost by a kill; resumed, it is that of the uninterrupted run."""
 
 import json
 import signal
@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.eval.metrics import METRICS
-from kgfast.plots import plot
-from kgfast.training import RunFolder
 from kgfast.training.logs import Logs, read_rows
 from support.forked import printed_by
 
@@ -86,63 +84,3 @@ def test_a_damaged_line_is_named(tmp_path, line):
     assert len(str(error.value)) < 300 + len(str(tmp_path))
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a row of a log"):
         Logs(tmp_path, resume_step=4)
-
-
-class TestPlot:
-    @pytest.fixture(autouse=True)
-    def matplotlib(self):
-        pytest.importorskip("matplotlib")
-
-    def test_a_picture_of_rows(self, tmp_path):
-        write(tmp_path, [*rows_until(9), {"step": 10, "loss": float("nan")}])
-        text = plot(tmp_path).read_text()
-        assert all(word in text for word in ("<svg", "loss", "MRR", "step"))
-        png = plot(tmp_path, tmp_path / "x" / "a.png")
-        assert png.read_bytes()[:4] == b"\x89PNG"
-        write(tmp_path / "x", [training_row(1)])  # before the first evaluation
-        assert plot(tmp_path / "x") == tmp_path / "x" / "metrics.svg"
-
-    def test_the_test_result_is_in_it(self, tmp_path):
-        write(tmp_path, rows_until(9))
-        assert "test MRR" not in plot(tmp_path).read_text()
-        (tmp_path / "result.json").write_text(
-            json.dumps({"steps": 9, "best_step": 6, "test": {"mrr": 0.51234}})
-        )
-        assert "test MRR 0.5123" in plot(tmp_path).read_text()
-        (tmp_path / "result.json").write_text(json.dumps({"steps": 9, "best_step": 0, "test": {}}))
-        assert "test MRR" not in plot(tmp_path).read_text()
-        (tmp_path / "result.json").write_text("{")
-        with pytest.raises(ValueError, match=r"result\.json: not the result of a run"):
-            plot(tmp_path)
-
-    def test_several_runs(self, tmp_path):
-        for name in ("x/a", "y/a", "b"):
-            (tmp_path / name).mkdir(parents=True)
-            write(tmp_path / name, rows_until(9))
-        folders = [tmp_path / name for name in ("x/a", "y/a", "b")]
-        (folders[2] / "result.json").write_text(json.dumps({"steps": 9, "test": {"mrr": 0.25}}))
-        text = plot(folders, tmp_path / "all.svg").read_text()
-        for label in ("x/a, MRR", "y/a, MRR", "b, MRR", "b, test MRR 0.2500"):
-            assert label in text
-        assert "hits@10" not in text
-        with pytest.raises(ValueError, match="say with --out where to put the picture of several"):
-            plot(folders)
-        with pytest.raises(ValueError, match="runs must name at least one folder"):
-            plot([])
-
-    def test_no_rows(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="is it a run folder"):
-            plot(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("[", "3", '{"steps": "x"}', '{"seconds_training": NaN}', '{"test": {"mrr": [1]}}'),
-        *('{"test": 3}', '{"best_step": {}}', b"\xff", "", "[]x", "[1]", "[" * 100_000),
-    ],
-)
-def test_a_result_that_is_none_is_named(tmp_path, text):
-    (tmp_path / "result.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=r"result\.json: not the result of a run: "):
-        RunFolder(tmp_path).read_result()

@@ -12,13 +12,14 @@ import numpy as np
 
 from kgfast.eval import Interval, Ranks
 from kgfast.frames import needed
-from kgfast.plots import draw
+from kgfast.training import read_rows
 
 # Placeholder colours: each becomes a variable of the page's style.
 INK, LINE, ACCENT, OTHER = "#010203", "#040506", "#070809", "#0a0b0c"
 VARIABLES = {INK: "--ink", LINE: "--line", ACCENT: "--accent", OTHER: "--other"}
 _SIDES = {"tail": ACCENT, "head": OTHER, "relation": INK}
 _EDGES = (1, 2, 3, 4, 6, 11, 31, *(m * 10**k + 1 for k in range(2, 10) for m in (1, 3)))
+_CURVES = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
 _STYLE = {
     **{"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10},
     **dict.fromkeys(("text.color", "axes.labelcolor", "legend.labelcolor"), INK),
@@ -29,11 +30,31 @@ Groups = Mapping[Any, Mapping[str, Interval]]  # group -> side -> height of the 
 
 
 def curves(run: Path) -> str:
-    """Draw loss and MRR per step."""
+    """Draw loss, MRR and hits@10 on valid per step; a pale line for a narrow sub-model."""
+    rows = read_rows(run)
+    losses = [row for row in rows if not row.get("split") and row.get("loss") is not None]
+    valid = [row for row in rows if row.get("split") == "valid"]
+    dims = sorted({row["dim"] for row in valid if row.get("dim")}) or [None]
 
     def paint(figure: Any) -> None:
-        draw(figure, [run], [ACCENT])
-        figure.axes[0].set_title("", loc="left")
+        above, below = figure.subplots(2, 1, sharex=True)
+        above.plot([row["step"] for row in losses], [row["loss"] for row in losses], color=ACCENT)
+        for key, name, style in _CURVES:
+            for place, dim in enumerate(dims, 1):
+                points = [
+                    row for row in valid if row.get("dim") == dim and row.get(key) is not None
+                ]
+                below.plot(
+                    [row["step"] for row in points],
+                    [row[key] for row in points],
+                    color=ACCENT,
+                    linestyle=style,
+                    alpha=place / len(dims),
+                    label=name if dim is None else f"{name}, {dim}",
+                )
+        above.set_ylabel("loss")
+        below.set(ylabel="valid, filtered", xlabel="step", ylim=(0, None))
+        below.legend(frameon=False, fontsize="small")
 
     return _svg("curves", (7.6, 4.4), "Loss and MRR on valid per step", paint)
 
