@@ -18,15 +18,12 @@ NAME = ".lock"
 
 
 @contextmanager
-def locked(
-    folder: Path, what: str = "", instead: str = "name another folder with --run"
-) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, or raise a ValueError that names its holder.
 
     The lock is a ``flock``, which the system frees when the process and all processes that it
     forked end. The text in the file only names the holder, so a file that a killed process left
-    locks nothing. Reading needs no lock where every file of the folder is replaced as a whole. The
-    error begins with ``what`` and advises ``instead``.
+    locks nothing. Reading needs no lock where every file of the folder is replaced as a whole.
     """
     if sys.platform == "win32":  # Windows has no flock
         yield
@@ -38,8 +35,8 @@ def locked(
             file.seek(0)
             holder = in_a_line(file.read(200).decode(errors="replace")) or "unknown"
             raise ValueError(
-                f"{what}{folder} is being written by another process: {holder}; wait for that "
-                f"process or end it, or {instead}"
+                f"{folder} is being written by another process: {holder}; wait for that "
+                f"process or end it, or name another folder with --run"
             ) from None
         except OSError as error:
             warnings.warn(

@@ -10,8 +10,6 @@ import torch
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from support.streamed import KNOWN, SMALL, rotate
-from support.streamed import TRIPLES as MANY
 
 CONFIG = {
     "threads": 1,
@@ -26,14 +24,6 @@ CONFIG = {
 def model():
     rows = torch.arange(12 * 4, dtype=torch.float32).reshape(12, 4)
     return kgfast.TransE(rows * 7 % 11, rows[:2] % 3)
-
-
-def partial(folder):
-    """Begin a call and go on with its results."""
-    table = folder / "table"
-    table.mkdir(exist_ok=True, parents=True)
-    _, stored = rotate(table)
-    kgfast.rank(stored, MANY[:5], known=KNOWN, max_memory=SMALL, partial=folder / "partial")
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +63,6 @@ FORMATS = [
         ("kgfast_index", '"version": {}', 1),
         lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
         "index.safetensors: an index of version 9; this kgfast reads 1: make the index",
-    ),
-    (
-        "partial/pass-0.safetensors",
-        ("format", "{}", 1),
-        partial,
-        "pass-0.safetensors: format '9'; this kgfast goes on with format 1: choose another folder",
     ),
 ]
 

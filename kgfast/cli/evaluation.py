@@ -56,7 +56,6 @@ def evaluate(
         ),
     ] = False,
     max_memory: flags.Memory = None,
-    partial: flags.Partial = None,
     set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
@@ -64,7 +63,7 @@ def evaluate(
     if classify:
         of_ranks: dict[str, Any] = {"--split": split != flags.Split.test, "--side": side}
         of_ranks |= {"--hits": hits, "--raw": raw, "--known": known, "--types": types}
-        of_ranks |= {"--max-memory": max_memory, "--partial": partial}
+        of_ranks |= {"--max-memory": max_memory}
         check_no_options("ranks, which --classify does not", of_ranks)
         from kgfast.eval.classification import class_table
 
@@ -78,9 +77,9 @@ def evaluate(
     from kgfast.models.base import SIDES
 
     sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-    given: dict[str, Any] = {"max_memory": max_memory, "partial": partial}
+    given: dict[str, Any] = {"max_memory": max_memory}
     check_limits(run, {"known": known, **given})
-    in_blocks = max_memory is not None or partial is not None
+    in_blocks = max_memory is not None
     loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
     if known is not None:
         given["known"] = KnownTriples.open(known)

@@ -63,13 +63,6 @@ Memory = Annotated[
         help='For a folder of tables: memory for blocks of entities, such as "4GiB".',
     ),
 ]
-Partial = Annotated[
-    Path | None,
-    typer.Option(
-        help="Save results in this folder, and resume from there after a kill: for predictions, "
-        "and for ranks of a folder of tables."
-    ),
-]
 
 
 Hits = Annotated[

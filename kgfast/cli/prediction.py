@@ -94,7 +94,6 @@ def predict(
     as_json: flags.AsJson = False,
     out: flags.Out = None,
     max_memory: flags.Memory = None,
-    partial: flags.Partial = None,
     set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
@@ -102,7 +101,6 @@ def predict(
     import torch
 
     from kgfast.frames import write_columns
-    from kgfast.training import RunFolder
 
     check_out(out)
     if known and include_known:
@@ -121,20 +119,17 @@ def predict(
             )
         if not relation:
             raise ValueError("give --relation, one for all or one for each")
-    if above is not None and partial is not None:
-        raise ValueError("--partial saves the best answers, and excludes --above")
     if candidates and types:
         raise ValueError("give --candidates or --types, not both")
     check_limits(run, {"max_memory": max_memory})
-    in_blocks = max_memory is not None or (partial is not None and not RunFolder(run).holds_a_run())
-    loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
+    loaded = load(run, checkpoint, data, set, as_table=max_memory is not None, trust=trust)
     entities, relations = loaded.vocabulary or (None, None)
     given = {
         f"{role}s": _ids(f"--{role}", names, relations if role == "relation" else entities)
         for role, names in (("head", head), ("relation", relation), ("tail", tail))
         if names
     }
-    options: dict[str, Any] = {"max_memory": max_memory, "partial": partial, "known": None}
+    options: dict[str, Any] = {"max_memory": max_memory, "known": None}
     if not include_known:
         options["known"] = loaded.known() if known is None else load_known(known, loaded)
     if every:
@@ -180,11 +175,8 @@ def _answers(
         if isinstance(chosen["candidate_ids"], Path):
             chosen["candidate_ids"] = read_candidates(chosen["candidate_ids"], side, *spaces)
         if threshold is not None:
-            del chosen["partial"]
             found: Any = above(model, threshold, **ids, **chosen)
         else:
-            if chosen["partial"] is not None and len(asked) > 1:
-                chosen["partial"] = chosen["partial"] / side
             most = min(k, spaces[1][side == "relation"])
             found = topk(model, **ids, **chosen, k=most, pad=True)
         columns = dict(found.columns(loaded.vocabulary))

@@ -43,13 +43,6 @@ class CountsSoFar(SoFar):
         sizes = pool_sizes(known, targets, source.num_rows, ids, queries.lists)
         self.counts[4], self.counts[5] = sizes
 
-    @property
-    def state(self) -> list[Tensor]:
-        return [self.counts[:4]]
-
-    def restore(self, state: list[Tensor]) -> None:
-        self.counts[:4] = state[0]
-
     def take(self, block: Any) -> None:
         found = self.source.counts(self.queries, block)
         if found is not None:

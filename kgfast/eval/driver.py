@@ -8,11 +8,9 @@ processes) and how many queries meet the blocks of one pass: with candidates in 
 with a file all that fit into memory.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,22 +20,19 @@ from kgfast.eval.candidates import ListedIds, checked_candidates
 from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
 from kgfast.eval.job import Job, JobSection, SoFar
-from kgfast.eval.partial import Partial, using
-from kgfast.eval.preparation import evaluating, tensors_of
+from kgfast.eval.preparation import evaluating
 from kgfast.eval.queries import CPU, shared
 from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader, entity_table, own_reader
 from kgfast.eval.sources import CandidateSource, InMemory
-from kgfast.models.relations import blocks_at, is_in_blocks
+from kgfast.models.relations import blocks_at
 from kgfast.ops.values import refuse_unchecked
 from kgfast.progress import progress_bar
-from kgfast.storage import Fingerprint, memory_limit
+from kgfast.storage import memory_limit
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
 
 BLOCK_BYTES = 32 << 20  # bytes of rows of a file that are read at once
-_SAVES = 256  # most saves of a pass over a file
-_SAMPLE = 64  # queries and candidates of a fingerprint
 _PAIR_BYTES = 128  # bytes of a candidate that one query names, besides the row of the candidate
 _FEW = 1 << 12  # queries whose known answers are counted to estimate memory
 _FILE_BATCHES = 8  # batches of several processes per read of a table in a file
@@ -67,12 +62,11 @@ class Call:
         steps: Any = None,
         *,
         max_memory: int | str | None = None,
-        partial: str | os.PathLike[str] | None = None,
         index: Index | None = None,
         progress: bool = False,
     ) -> None:
-        self.steps, self.index, self._folder = steps, index, partial
-        self.model, self._bar = model, (progress, label)
+        self.model, self.steps, self.index = model, steps, index
+        self._bar = progress, label
         self.reader: RowReader | None = None  # rows that are read in blocks; None: all in memory
         self._table: Rows | None = None
         self._per_pass: int | None = None  # queries of a pass
@@ -81,8 +75,7 @@ class Call:
         self._other: InMemory | None = None
         if steps is not None:
             self.reader = own_reader(model)
-            options = {"index": index, "max_memory": max_memory, "partial": partial}
-            for name, value in options.items():
+            for name, value in (("index", index), ("max_memory", max_memory)):
                 if value is not None:
                     raise ValueError(f"{name}: several processes read their own rows in place")
             return
@@ -111,16 +104,11 @@ class Call:
                 self._join(job)
             elif self._table is not None:
                 self._divide(job, self._table)
-            kept, advance, (is_shown, label) = None, None, self._bar
-            if self._folder is not None:
-                call, size = self._fingerprint(job), self._size(job, job.sections[0])
-                path = stack.enter_context(using(self._folder))
-                kept = Partial(path, call, size, one_file=job.grows)
-                self._per_pass = kept.per_pass
+            advance, (is_shown, label) = None, self._bar
             if is_shown and getattr(self.steps, "rank", 0) == 0:
                 count = job.num_queries * len(job.sections)
                 advance = stack.enter_context(progress_bar(True, label, count))
-            self._drive(job, kept, advance)
+            self._drive(job, advance)
             if self._shares is not None:
                 job.join(self._shares)
 
@@ -157,36 +145,6 @@ class Call:
             "whether known answers are left out": str(job.known is not None),
         }
         self._shares = self.steps.shares(self.model, self.reader, facts)
-
-    def _fingerprint(self, job: Job) -> str:
-        """Hash model, arguments, table, and some queries and candidates: all that results are of.
-
-        Rows of a table that tells of no changes are read, and hashed, from first to last.
-        """
-        digest, table = Fingerprint(), self._table
-        digest.add(job.name, None if job.known is None else job.known.checksum, job.facts)
-        digest.add(type(self.model).__name__, getattr(self.model, "score", None))
-        digest.add_each(tensors_of(self.model))
-        for section in job.sections:
-            source = self._source(job, section)
-            if is_in_blocks(self.model):
-                raise ValueError(
-                    "partial: scores come from a function, and functions of two calls cannot be "
-                    "compared"
-                )
-            few = replace(job.sample(section, source.home, _SAMPLE), targets=None)
-            source.prepare(few)
-            digest.add(*source.constants(), few.rows, few.vectors)
-            if isinstance(source, InMemory):
-                rows = source.prepared.table
-                digest.add(rows.shape, rows[:: max(1, len(rows) // _SAMPLE)])
-        if table is not None and self.reader is not None:
-            ids = torch.arange(_SAMPLE, dtype=torch.int64, device=CPU) * len(table) // _SAMPLE
-            digest.add(table.shape, table.dtype, table.facts, table.rows(ids) if len(table) else 0)
-            if not table.facts:
-                with self.reader.blocks(0, lambda start, stop: True) as blocks:
-                    digest.add_each(block.rows for block in blocks)
-        return digest.text()
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops
@@ -230,7 +188,7 @@ class Call:
             size = min(size, section.given.batch_size(self._pairs))
         return size
 
-    def _drive(self, job: Job, kept: Partial | None = None, advance: Advance | None = None) -> None:
+    def _drive(self, job: Job, advance: Advance | None = None) -> None:
         """Make all passes of a job; a pass over a file may go on in the next section."""
         waiting: list[SoFar] = []  # results of the next pass, of `filled` queries
         filled = 0
@@ -241,7 +199,7 @@ class Call:
             has_lists = isinstance(section.given, ListedIds)
             chains = self._per_pass is not None and self.reader is not None and not has_lists
             if waiting and not chains:
-                self._pass(job, waiting, kept, advance)
+                self._pass(job, waiting, advance)
                 waiting, filled = [], 0
             for queries in job.queries(section, source.home, size):
                 batches = [queries]
@@ -258,65 +216,50 @@ class Call:
                         waiting.append(job.start(section, source, each))
                     filled += len(batch.rows)
                     if not (chains and filled < size):
-                        self._pass(job, waiting, kept, advance)
+                        self._pass(job, waiting, advance)
                         waiting, filled = [], 0
             source = queries = batches = None  # type: ignore[assignment]  # frees the candidates
         if waiting:
-            self._pass(job, waiting, kept, advance)
+            self._pass(job, waiting, advance)
         job.finish()
 
-    def _pass(
-        self, job: Job, results: list[SoFar], kept: Partial | None, advance: Advance | None
-    ) -> None:
+    def _pass(self, job: Job, results: list[SoFar], advance: Advance | None) -> None:
         """Read the blocks of a source once; every result takes from each block.
 
-        Results have one source, or sources that read one file. They are saved in ``kept`` after
-        each range of rows, and a later call resumes there.
+        Results have one source, or sources that read one file.
         """
         source = results[0].source
         if not source.has_lists and len(results) > 1:  # each list has blocks of its own
             for result in results:
-                self._pass(job, [result], kept, advance)
+                self._pass(job, [result], advance)
             return
         shares = self._shares
-        first = 0 if kept is None else kept.load(results)
-        if first is None:
-            if advance is not None:
-                advance(_count(results))
-        elif shares is None:
+        if shares is None:
             for result in results:
                 result.source.prepare(result.queries)
-            self._read(results, kept, first, advance)
+            self._read(results, advance)
         else:
             shares.prepare(results)
-            shares.together(lambda: self._read(results, None, 0, advance))
+            shares.together(lambda: self._read(results, advance))
         for result in results:
             if shares is not None:
                 result.join(shares)
             result.queries.vectors = None  # not read any more
             job.put(result)
 
-    def _read(
-        self, results: list[SoFar], kept: Partial | None, first: int, advance: Advance | None
-    ) -> None:
-        """Read blocks from row ``first`` on; report each block and save results."""
+    def _read(self, results: list[SoFar], advance: Advance | None) -> None:
+        """Read all blocks, and report each."""
         source, done = results[0].source, 0.0
-        step = source.num_rows // _SAVES + 1
         for result in results:
             result.begin()
-        with source.blocks(results, first) as blocks:
+        with source.blocks(results) as blocks:
             for block in blocks:
                 for result in results:
                     result.take(block)
-                if isinstance(block, RowBlock):
-                    if advance is not None:
-                        now = _count(results) * block.stop / source.num_rows
-                        advance(now - done)
-                        done = now
-                    if kept is not None and block.stop // step > block.start // step:
-                        kept.save(results, block.stop)
-        if kept is not None:
-            kept.save(results, None)
+                if advance is not None and isinstance(block, RowBlock):
+                    now = _count(results) * block.stop / source.num_rows
+                    advance(now - done)
+                    done = now
         if advance is not None:
             advance(_count(results) - done)
 

@@ -7,14 +7,12 @@ classes by norm. A query skips every class with a bound ``|q| max |c|`` below th
 trained tables this skips nearly all classes.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from kgfast.eval.answers import Facts
 from kgfast.eval.candidates import checked_ids_of
@@ -52,7 +50,6 @@ def top_facts(
     vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,
-    partial: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.
@@ -77,7 +74,7 @@ def top_facts(
     max_memory : int or str, optional
         Memory for a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank` takes it. Each
         pass over the file serves as many queries (h, r) as fit, so give a slice.
-    vocabulary, partial, progress : optional
+    vocabulary, progress : optional
         As :func:`kgfast.topk` takes them.
 
     Returns
@@ -110,7 +107,7 @@ def top_facts(
         _axis("relations", relations, *own),
         None if tails is None else _axis("tails", tails, *entities),
     )
-    call = Call(model, "searching", max_memory=max_memory, partial=partial, progress=progress)
+    call = Call(model, "searching", max_memory=max_memory, progress=progress)
     search = FactSearch(call.model, axes, known, k, checked_batch_size(batch_size, model), names)
     call.run(search)
     return Facts(search.triples, search.scores.to(search.dtype), vocabulary=names)
@@ -145,7 +142,6 @@ class FactSearch(Job):
     """
 
     name = "top_facts"
-    grows = True
 
     def __init__(
         self,
@@ -239,19 +235,6 @@ class FactsSoFar(SoFar):
         self, section: JobSection, queries: Queries, source: CandidateSource, search: FactSearch
     ) -> None:
         self.section, self.queries, self.source, self.search = section, queries, source, search
-
-    @property
-    def state(self) -> list[Tensor]:
-        """Best facts, padded to ``k``, with their number and dtype."""
-        search, count = self.search, len(self.search.scores)
-        missing = search.k - count
-        facts = torch.tensor([count, search.dtype == torch.float64], dtype=torch.int64, device=CPU)
-        return [pad(search.scores, (0, missing)), pad(search.triples, (0, 0, 0, missing)), facts]
-
-    def restore(self, state: list[Tensor]) -> None:
-        count, is_double = state[2].tolist()
-        self.search.scores, self.search.triples = state[0][:count], state[1][:count]
-        self.search.dtype = torch.float64 if is_double else self.search.dtype
 
     def begin(self) -> None:
         """Make queries float64, so that the sweep rounds no score."""

@@ -57,7 +57,7 @@ class Scored(CandidateSource):
             scores.append(of_crop)
         queries.target_scores = torch.stack(scores)
 
-    def blocks(self, results: Sequence[Any], first: int) -> AbstractContextManager[Iterator[Block]]:
+    def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Block]]:
         ids = self.ids_of(results[0].queries)
         count = self.num_rows if ids is None else len(ids)
         numbers = range(-(-count // self.scorer.block))

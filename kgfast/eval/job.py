@@ -29,18 +29,11 @@ class JobSection:
 
 
 class SoFar(ABC):
-    """Results of some queries over the blocks so far; ``partial=`` saves and restores ``state``."""
+    """Results of some queries over the blocks so far."""
 
     section: JobSection
     queries: Queries
     source: CandidateSource
-
-    @property
-    def state(self) -> list[Tensor]:
-        return []
-
-    def restore(self, state: list[Tensor]) -> None:  # noqa: B027 - a hook
-        """Continue from a saved state."""
 
     def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
         """Read the queries once their vectors are made."""
@@ -56,11 +49,10 @@ class SoFar(ABC):
 class Job(ABC):
     """Checked arguments of a call: what is asked of which queries, and how results join.
 
-    ``name`` names the call in errors. If ``grows``, the state of the last pass holds all results.
+    ``name`` names the call in errors.
     """
 
     name: str
-    grows = False
     model: Any
     known: KnownTriples | None
     names: Names
@@ -77,7 +69,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """Everything that results depend on besides model and known triples, in words."""
+        """Everything that several processes must agree on besides the model, in words."""
 
     @property
     @abstractmethod

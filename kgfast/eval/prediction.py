@@ -1,6 +1,5 @@
 """topk(): the best answers to queries; above(): all answers from a score on."""
 
-import os
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +31,6 @@ def topk(
     vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,
-    partial: str | os.PathLike[str] | None = None,
     index: Index | None = None,
     progress: bool = False,
 ) -> Predictions:
@@ -74,10 +72,6 @@ def topk(
     max_memory : int or str, optional
         Memory for a model with a :class:`kgfast.tables.Table` of entities, as :func:`kgfast.rank`
         takes it.
-    partial : path, optional
-        A folder that saves the answers so far. If the call is killed, the same call resumes from
-        there, with the same bits. A call with another model or other queries is an error, and a
-        :class:`kgfast.BlockScorer` is refused.
     index : Index, optional
         The packed tables of the model, which speed up calls with few queries.
     progress : bool
@@ -108,7 +102,7 @@ def topk(
     """
     asked = AskedQueries(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
-    options = {"max_memory": max_memory, "partial": partial, "index": index, "progress": progress}
+    options = {"max_memory": max_memory, "index": index, "progress": progress}
     arguments = asked, allowed, (dims, batch_size), k, pad
     found, queries, names = _searched(BestSearch, model, arguments, options)
     return Predictions(*found, *queries, vocabulary=names)

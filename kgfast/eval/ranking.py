@@ -1,6 +1,5 @@
 """rank(): filtered and raw ranks of test triples."""
 
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -43,7 +42,6 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
     nan: Literal["error", "worst"] = "error",
     vocabulary: VocabularyLike | None = None,
     max_memory: int | str | None = None,
-    partial: str | os.PathLike[str] | None = None,
     index: Index | None = None,
     progress: bool = False,
 ) -> Ranks | GroupedRanks:
@@ -92,10 +90,6 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         Bytes, or a text like ``"4GiB"``, for the blocks and queries of a model whose entities are a
         :class:`kgfast.tables.Table`: one pass over the file serves as many queries as fit. The
         default is a quarter of free memory. Tensors in memory take no limit.
-    partial : path, optional
-        A folder that saves the counts so far: after each batch, and after ranges of rows of a
-        table. If the call is killed, the same call resumes from there, with the same integers. One
-        process at a time uses the folder. A model or table that has changed is an error.
     index : Index, optional
         The packed tables of the model, which speed up calls with few triples.
     progress : bool
@@ -132,7 +126,7 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
             vocabulary = triples if vocabulary is None else vocabulary
             triples = triples.test
         options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
-        call = Call(model, "ranking", steps, partial=partial, **options)
+        call = Call(model, "ranking", steps, **options)
         allowed, more = Allowed(known, candidate_ids), (nan, vocabulary)
         job = Ranking(call.model, triples, sides, allowed, dims, batch_size, more)
         call.run(job)

@@ -84,9 +84,7 @@ class InRows(CandidateSource):
                 raise self._named(error, queries, ids) from None
         return torch.cat(scores, 1)
 
-    def blocks(
-        self, results: Sequence[Any], first: int
-    ) -> AbstractContextManager[Iterator[RowBlock | Tensor]]:
+    def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[RowBlock | Tensor]]:
         """Open the blocks that hold candidates; for lists, the ids that lists name."""
         lists = results[0].queries.lists
         if lists is not None:
@@ -96,7 +94,7 @@ class InRows(CandidateSource):
             pools = (result.source.ids_of(result.queries) for result in results)
             return any(_holds_some(ids, start, stop) for ids in pools)
 
-        return self.reader.blocks(first, is_needed)
+        return self.reader.blocks(is_needed)
 
     def _located(self, queries: Queries, block: RowBlock | Tensor) -> Located | None:
         if isinstance(block, Tensor):
@@ -163,9 +161,6 @@ class InRows(CandidateSource):
         """Number of columns of a query."""
         few, score = self._sample, get_score(self.model.score)
         return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
-
-    def constants(self) -> list[Tensor | None]:
-        return [self._sample.bias, self._sample.factor]
 
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""

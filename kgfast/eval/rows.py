@@ -91,13 +91,13 @@ class RowReader:
         return (ids >= self.start) & (ids < self.stop)
 
     def blocks(
-        self, first: int, is_needed: Callable[[int, int], bool]
+        self, is_needed: Callable[[int, int], bool]
     ) -> AbstractContextManager[Iterator[RowBlock]]:
-        """Open the needed blocks from row ``first`` on, in order."""
+        """Open the needed blocks, in order."""
         if self.in_place:
-            needed = first < self.stop and is_needed(self.start, self.stop)
+            needed = self.start < self.stop and is_needed(self.start, self.stop)
             return nullcontext(iter([self._block] if needed else []))
-        starts = range(max(first, self.start), self.stop, self.block_rows)
+        starts = range(self.start, self.stop, self.block_rows)
         ranges = [(start, min(start + self.block_rows, self.stop)) for start in starts]
         ranges = [span for span in ranges if is_needed(*span)]
         return prefetched(self.table, ranges)

@@ -153,17 +153,6 @@ class BestSoFar(SoFar):
             self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=home)
             self.ids = torch.full(shape, -1, dtype=torch.int64, device=home)
 
-    @property
-    def state(self) -> list[Tensor]:
-        """Scores, ids, and a flag for float64 queries."""
-        is_double = self.dtype == torch.float64
-        flag = torch.tensor([is_double], dtype=torch.int64, device=CPU)
-        return [self.scores.cpu().double().contiguous(), self.ids.cpu().contiguous(), flag]
-
-    def restore(self, state: list[Tensor]) -> None:
-        self.scores, self.ids = state[0].to(self.source.home), state[1].to(self.source.home)
-        self.dtype = torch.float64 if int(state[2]) else torch.float32
-
     def begin(self) -> None:
         """Make queries float64 where blocks are merged, so that the sweep rounds no score."""
         queries = self.queries

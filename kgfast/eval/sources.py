@@ -74,17 +74,13 @@ class CandidateSource(ABC):
         """Return the candidates that queries share; None for all rows."""
         return self.sorted_ids if queries.ids is None else queries.ids
 
-    def constants(self) -> list[Tensor | None]:
-        """Return the bias and the factor of the candidates, as far as they need no rows."""
-        return []
-
     @abstractmethod
     def prepare(self, queries: Queries) -> None:
         """Make the vectors of queries and score the targets, as far as blocks need them."""
 
     @abstractmethod
-    def blocks(self, results: Sequence[Any], first: int) -> AbstractContextManager[Iterator[Any]]:
-        """Open the blocks from row ``first`` on that hold candidates of any result, in order.
+    def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Any]]:
+        """Open the blocks that hold candidates of any result, in order.
 
         Results (:class:`kgfast.eval.job.SoFar`) may have other sources of the same rows.
         """
@@ -199,9 +195,7 @@ class InMemory(CandidateSource):
         given = queries.anchors, queries.others
         queries.vectors = evaluated_queries(self.model, *given, self.side, self.dim)
 
-    def blocks(
-        self, results: Sequence[Any], first: int
-    ) -> AbstractContextManager[Iterator[Prepared]]:
+    def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
 
     def _located(self, queries: Queries, block: Prepared) -> Located:
@@ -210,6 +204,3 @@ class InMemory(CandidateSource):
         check_queries(queries.vectors, block)
         operands = Operands(queries.vectors, block, self.dims)
         return Located(operands, queries.targets, queries.known, queries.lists)
-
-    def constants(self) -> list[Tensor | None]:
-        return [self.prepared.bias, self.prepared.factor]

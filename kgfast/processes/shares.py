@@ -31,7 +31,7 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
     answer is a row of this process.
 
     Traffic does not grow with the table (``docs/explanation/scale.md``). Relations, candidates of
-    each query in shards, ``partial``, ``max_memory`` and ``index`` are refused. ``batch_size`` is
+    each query in shards, ``max_memory`` and ``index`` are refused. ``batch_size`` is
     the number of queries between two steps of the processes, eight times as many for shards in
     files. Process 0 shows the progress bar. An error in one process is raised in all.
 

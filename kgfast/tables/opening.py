@@ -182,10 +182,6 @@ class FileTable(Rows):
         self._lock = threading.Lock()
         self._state = self._stat()
 
-    @property
-    def facts(self) -> tuple[object, ...]:
-        return (*self._state, self.place.offset)
-
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows of ids ``[B]``; rows next to each other are read together."""
         ids = checked_row_ids(ids, 0, len(self))

@@ -78,11 +78,6 @@ class Rows(ABC):
         """Return the place of a row, for errors."""
         return f"the entity table: row {row}"
 
-    @property
-    def facts(self) -> tuple[object, ...]:
-        """Return facts that change when rows in files change; nothing for other tables."""
-        return ()
-
     def __len__(self) -> int:
         return self.shape[0]
 

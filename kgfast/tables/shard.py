@@ -98,11 +98,6 @@ class Shard(Rows):
         """
         return self.held.rows(checked_row_ids(ids, self.start, self.stop) - self.start)
 
-    @property
-    def facts(self) -> tuple[object, ...]:
-        facts = self.held.facts
-        return (self.start, self.stop, *facts) if facts else ()
-
     def where(self, row: int) -> str:
         if isinstance(self.held, TensorTable):
             return super().where(row)
@@ -182,11 +177,6 @@ class Shards(Rows):
             if len(here):
                 found[here.to(found.device)] = part.rows(ids[here] - begin)
         return found
-
-    @property
-    def facts(self) -> tuple[object, ...]:
-        facts = [(len(part), *part.facts) for part in self.parts if part.facts]
-        return tuple(facts) if len(facts) == len(self.parts) else ()
 
     def where(self, row: int) -> str:
         number = bisect.bisect_right(self.starts, row) - 1

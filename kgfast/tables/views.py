@@ -20,10 +20,6 @@ class UnitRows(Rows):
         self.table, self.device = table, table.device
         self.shape, self.dtype = table.shape, torch.float64
 
-    @property
-    def facts(self) -> tuple[object, ...]:
-        return self.table.facts
-
     def where(self, row: int) -> str:
         return self.table.where(row)
 
@@ -72,10 +68,6 @@ class OnDevice(Rows):
             raise ValueError(f"{table!r} returns rows on {table.device}, not on the CPU")
         self.table, self.device = table, numbered(device)
         self.shape, self.dtype = table.shape, table.dtype
-
-    @property
-    def facts(self) -> tuple[object, ...]:
-        return self.table.facts
 
     def where(self, row: int) -> str:
         return self.table.where(row)

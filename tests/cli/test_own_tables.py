@@ -28,7 +28,7 @@ def test_the_commands(walked):
     facts = lines_of(*words[:2], "--all", "--head", "Q64", "--k", 12)
     assert len(facts) == 11
     assert ("P1376", "Q183") not in {(it["relation"], it["tail"]) for it in facts}
-    for limits in ((), ("--max-memory", "4GiB", "--partial", "ranks")):
+    for limits in ((), ("--max-memory", "4GiB")):
         result = run("evaluate", "capitals", "--data", "DIR", *limits)
         assert result.exit_code == 0, result.output
         assert "test triples by the tables of the folder" in result.stdout

@@ -41,7 +41,6 @@ def test_all_answers_above_a_score(trained):
     )
     assert all(it["score"] >= least for it in found)
     assert lines_of(*words, "--above", 1e9) == []
-    assert error_of(*words, "--above", 0, "--partial", "x").endswith("and excludes --above")
     assert error_of("predict", trained, "--all", "--above", 0).endswith("not with --all")
 
 
@@ -180,24 +179,20 @@ def test_evaluating_relations(trained):
 def test_a_folder_of_tables_whole_and_in_blocks(trained, root, tmp_path, to):
     out, data = tmp_path / to, ("--data", root / "ring")
     assert run("export", trained, "--to", to, "--out", out).exit_code == 0
-    for limits in ((), ("--max-memory", "8 KiB", "--partial", tmp_path / "ranks")):
+    for limits in ((), ("--max-memory", "8 KiB")):
         result = run("evaluate", out, *data, *limits)
         assert result.exit_code == 0, result.stderr
         assert table_of(result) == table_of(run("evaluate", trained))
         assert result.stdout.startswith("test triples by the tables of the folder\n")
     line = error_of("evaluate", out)
     assert line.endswith("holds tables, not a run: --data must name the triples to rank")
-    assert (tmp_path / "ranks" / "pass-0.safetensors").exists()
     asked = ("predict", out, *data, "--head", "e3", "--relation", "next", "--k", 3)
     found = lines_of(*asked)
     assert found == lines_of("predict", trained, *asked[4:])
-    assert lines_of(*asked, "--max-memory", "8 KiB", "--partial", tmp_path / "top") == found
+    assert lines_of(*asked, "--max-memory", "8 KiB") == found
     facts = ("--all", "--k", 4, "--head", "e3", "--max-memory", "8 KiB")
     every = lines_of("predict", trained, *facts[:5])
     assert lines_of("predict", out, *data, *facts) == every
-    for _ in range(2):  # the second call reads what the first one kept
-        assert lines_of("predict", out, *data, *facts, "--partial", tmp_path / "facts") == every
-    assert (tmp_path / "facts" / "pass-0.safetensors").exists()
     line = error_of("evaluate", tmp_path / "none", *data, "--max-memory", "8 KiB")
     assert line.endswith("none: no such folder")
     line = error_of("evaluate", trained, "--max-memory", "8 KiB")

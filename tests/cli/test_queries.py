@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import kgfast
-from kgfast.eval.partial import Partial
 from support.commands import error_of, lines_of, run
 
 NEXT = ("--relation", "next")
@@ -163,28 +162,3 @@ def test_labels_stand_beside_names(trained, asked, tmp_path):
         ("Berlin", "is before")
     }
     assert "e1 (Berlin)" in run("predict", tables, *words).stdout
-
-
-@pytest.mark.parametrize("kind", ["queries", "facts"])
-def test_a_run_goes_on_where_it_was_stopped(trained, asked, tmp_path, monkeypatch, kind):
-    words = asked(ALL_SIDES) if kind == "queries" else ("--all", "--k", 6)
-    expected = lines_of("predict", trained, *words)
-    words += "--partial", tmp_path / "kept"
-    save, kept = Partial.save, []
-
-    def stopped(self, *results):
-        save(self, *results)
-        kept.append(self.folder)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Partial, "save", stopped)
-        assert run("predict", trained, *words).exit_code == 130
-    assert len(kept) == 1
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("kept/**/pass-*.safetensors")}
-    assert len(times) == 1
-    assert lines_of("predict", trained, *words) == expected
-    assert {path: path.stat().st_mtime_ns for path in times} == times
-    assert "is of another call" in error_of("predict", trained, *words, "--include-known")
-    line = error_of("evaluate", trained, "--partial", tmp_path / "ranks")
-    assert "--partial is for folders of tables" in line

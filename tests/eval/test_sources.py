@@ -260,9 +260,6 @@ def test_answers_among_candidates_of_every_kind(answering, kind):
     expected = kgfast.topk(model, **options)
     same_answers(answering.topk(model, **options), expected)
     same_above(answering, model, ASKED["tail"], **own)
-    if not answering.is_function:
-        partial = answering.folder / "partial"
-        same_answers(answering.topk(model, **options, partial=partial), expected)
     if kind == "lists":
         for ask in (answering.topk, kgfast.topk):
             with pytest.raises(ValueError, match=r"k must be at most .* of each query|k must"):

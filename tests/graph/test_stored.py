@@ -272,20 +272,3 @@ def test_consumers_take_a_mapped_index(folder, graph, tmp_path, monkeypatch):
         answers = [ask(model, known=index, **options) for index in (mapped, known)]
         assert repr(answers[0]) == repr(answers[1])
     assert torch.equal(mapped.contains(graph), known.contains(graph))
-
-
-@pytest.mark.parametrize("what", ["rank", "topk"])
-def test_partial_folders_go_by_the_checksum(folder, graph, tmp_path, what):
-    def call(known):
-        options = {"partial": tmp_path / "partial", "max_memory": "64MiB", "known": known}
-        if what == "rank":
-            return kgfast.rank(model, graph[::300].copy(), **options).greater
-        return kgfast.topk(model, heads=graph[:5, 0], relations=2, k=4, **options).ids
-
-    model = kgfast.DistMult.init(200, 5, 4, seed=0)
-    np.save(tmp_path / "entity.npy", model.entity.detach().numpy())
-    model = kgfast.DistMult(kgfast.tables.open(tmp_path / "entity.npy"), model.relation)
-    first = call(KnownTriples.open(folder))
-    assert torch.equal(call(KnownTriples(graph)), first), "it goes on with the same triples"
-    with pytest.raises(ValueError, match="is of another call"):
-        call(KnownTriples(graph[1:], [(199, 4, 199)]))

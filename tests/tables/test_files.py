@@ -60,9 +60,6 @@ def test_a_list_is_one_table(tmp_path):
     agree(table, rows)
     assert repr(table) == "Shards(6 shards, 7 rows, 3 columns, float32)"
     assert table.where(2).endswith("e.npy: row 1 (row 2 of all shards)")
-    assert table.facts == ()
-    files = tables.open([parts[2], parts[2]])
-    assert files.facts == ((3, *files.parts[0].facts), (3, *files.parts[1].facts))
 
 
 def saved(values):
