@@ -144,7 +144,6 @@ MEANINGS = {
     "canonical": "canonical scores",
     "checks": "checks of what a caller gave",
     "compose": "queries of training",
-    "dglke": "files that DGL-KE writes",
     "filters": "filters of RSCF",
     "known": "known triples",
     "listed": "candidates that each query names",

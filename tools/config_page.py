@@ -38,8 +38,7 @@ upper case. Aliases (`*name`), repeated keys and files beyond 128 KiB are refuse
 
 The default `-` marks a required key. *may change* marks a key whose value may differ when
 `--resume` continues a run. `--data` gives `dataset.name` and `dataset.root`. A gzipped file of a
-dataset may unpack to 64 times its size, and to 64 MiB at least; the environment variable
-`KGFAST_MAX_BYTES` sets another limit.
+dataset may unpack to 64 times its size, and to 64 MiB at least.
 """
 IGNORED_INTRO = "Common keys of other programs that have no effect here. kgfast warns of each."
 

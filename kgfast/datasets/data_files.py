@@ -1,25 +1,23 @@
 """Files of a dataset folder: found, unpacked within a bound, decoded, blamed by line."""
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgfast.text import bad_line, shown
+from kgfast.text import bad_line
 
 KNOWN_LAYOUTS = (
     "known layouts: official RotatE / DGL-KE (entities.dict, relations.dict, train.txt), "
-    "DGL-KE raw_udd (entities.tsv, relations.tsv, train.tsv), "
+    "DGL-KE raw_udd_hrt (entities.tsv, relations.tsv, train.tsv), "
     "OpenKE (entity2id.txt, relation2id.txt, train2id.txt), "
     "LibKGE (entity_ids.del, relation_ids.del, train.del), "
     "plain TSV (train.txt or train.tsv), Parquet (train.parquet); "
     "each file but Parquet as it is or with .gz"
 )
-_VARIABLE = "KGFAST_MAX_BYTES"
-# By default a gzipped file may unpack to 64 times its size, and always to 64 MiB. Triples by
-# name compress 3 to 20 times; a file made to fill the memory, a thousand times.
+# A gzipped file may unpack to 64 times its size, and always to 64 MiB. Triples by name compress 3
+# to 20 times; a file made to fill the memory, a thousand times.
 _RATIO = 64
 _ALWAYS = 64 << 20
 
@@ -42,12 +40,7 @@ class DataFile:
             raise self.bad_line(before.count(b"\n") + 1, "not valid UTF-8", line) from None
 
     def _unpacked(self) -> bytes:
-        said = os.environ.get(_VARIABLE)
         most = max(_ALWAYS, _RATIO * self.path.stat().st_size)
-        if said:
-            if not (said.isascii() and said.isdigit() and len(said) < 19 and int(said) >= 1):
-                raise ValueError(f"{_VARIABLE} must be a number of bytes >= 1, got {shown(said)}")
-            most = int(said)
         try:
             with gzip.open(self.path) as file:
                 raw = file.read(most + 1)
@@ -55,8 +48,8 @@ class DataFile:
             raise ValueError(f"{self.path}: not a valid gzip file: {error}") from None
         if len(raw) > most:
             raise ValueError(
-                f"{self.path}: unpacks to more than {most:,} bytes; if that is intended, set "
-                f"{_VARIABLE}"
+                f"{self.path}: unpacks to more than {most:,} bytes; if that is intended, unpack "
+                "the file yourself"
             )
         return raw
 

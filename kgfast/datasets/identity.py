@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -49,32 +49,24 @@ def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
 
     Triples are compared if both datasets have equal names. ``whose`` is the own dataset in words.
     """
-    problems = []
-    for noun in ("entities", "relations"):
-        here, there = (getattr(dataset, noun).names for dataset in (own, other))
-        problems += _differences("the graph", noun, here, there, whose)
-    for split in () if problems else SPLITS:
-        here, there = (_named(dataset, split) for dataset in (own, other))
-        problems += _differences(split, "triples", here, there, whose)
+    problems: list[str] = []
+    for what in ("entities", "relations", *SPLITS):
+        if what == SPLITS[0] and problems:
+            break
+        here, there = _contents(own, what), _contents(other, what)
+        for verb, more in (("lacks", here - there), (f"has beyond {whose}", there - here)):
+            if more:
+                first = ", ".join(map(shown, islice(more.elements(), _FIRST)))
+                dots = ", ..." * (more.total() > _FIRST)
+                problems.append(f"{what}: {verb} {more.total():,}: {first}{dots}")
     return problems
 
 
-def _named(dataset: Dataset, split: str) -> list[tuple[str, str, str]]:
+def _contents(dataset: Dataset, what: str) -> Counter[Any]:
+    if what not in SPLITS:
+        return Counter(getattr(dataset, what).names)
     entity, relation = dataset.entities.name, dataset.relations.name
-    return [(entity(h), relation(r), entity(t)) for h, r, t in dataset.split(split).hrt.tolist()]
-
-
-def _differences(
-    what: str, noun: str, here: Sequence[Any], there: Sequence[Any], whose: str
-) -> list[str]:
-    problems = []
-    for verb, one, other in (("lacks", here, there), (f"has beyond those of {whose}", there, here)):
-        more = Counter(one) - Counter(other)
-        if more:
-            first = ", ".join(map(shown, islice(more.elements(), _FIRST)))
-            dots = ", ..." * (more.total() > _FIRST)
-            problems.append(f"{what} {verb} {more.total():,} {noun}: {first}{dots}")
-    return problems
+    return Counter((entity(h), relation(r), entity(t)) for h, r, t in dataset.split(what))
 
 
 def _digest_of_names(*vocabularies: Iterable[str]) -> str:

@@ -14,7 +14,6 @@ from kgfast.graph import Vocabulary
 from kgfast.graph.ids import id_rows, read_id
 from kgfast.text import shown
 
-ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 # Names of heads, relations and tails in headers, and in Parquet files.
 TRIPLE_COLUMNS = (
     ("head", "relation", "tail"),

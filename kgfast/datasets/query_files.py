@@ -5,7 +5,6 @@ line with two of these words names the columns, else the columns are head and re
 three columns, each line leaves one empty.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,10 +15,11 @@ from kgfast.graph import Names, Side
 from kgfast.graph.ids import read_id
 
 _ROLES: tuple[Side, ...] = ("head", "relation", "tail")
+Sizes = tuple[int, int]
 Queries = dict[Side, tuple[Tensor, dict[str, Tensor]]]
 
 
-def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
+def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
     """Return queries by predicted side: places in the file, int64, and ids by role.
 
     ``names`` and ``sizes`` are those of entities and relations; without names, cells are ids. Roles
@@ -27,49 +27,41 @@ def read_queries(path: Path, names: Names, sizes: tuple[int, int]) -> Queries:
     file, line and problem.
     """
     file, lines = _read(path)
-    header = lines[0][1].split("\t")
-    if len(set(header) & set(_ROLES)) >= 2:
-        lines = lines[1:]
-        if not lines:
-            raise ValueError(f"{path}: holds no queries")
-    else:
-        header = list(_ROLES[:2])
-    columns: dict[Side, dict[str, list[int]]] = {}
+    header = list(_ROLES[:2])
+    if len(set(lines[0][1].split("\t")) & set(_ROLES)) >= 2:
+        header = lines.pop(0)[1].split("\t")
+    rows: dict[Side, list[list[int]]] = {}
     for place, (number, line) in enumerate(lines):
         fields = line.split("\t")
         if len(fields) != len(header):
             problem = f"expected {len(header)} tab-separated fields, found {len(fields)}"
             raise file.bad_line(number, problem, line)
         cells = dict(zip(header, fields, strict=True))
-        missing = [role for role in _ROLES if not cells.get(role)]
-        if len(missing) != 1:
+        roles = [role for role in _ROLES if cells.get(role)]
+        if len(roles) != 2:
             problem = "a query has two of head, relation and tail, and predicts the third; got"
-            raise file.bad_line(number, f"{problem} {3 - len(missing)}", line)
-        ids = columns.setdefault(missing[0], {})
-        ids.setdefault("place", []).append(place)
-        for role in _ROLES:
-            if role not in missing:
-                id = _id(file, number, line, cells[role], role, names, sizes)
-                ids.setdefault(f"{role}s", []).append(id)
+            raise file.bad_line(number, f"{problem} {len(roles)}", line)
+        ids = [_id(file, (number, line), cells[role], role, names, sizes) for role in roles]
+        (side,) = set(_ROLES).difference(roles)
+        rows.setdefault(side, []).append([place, *ids])
+    if not rows:
+        raise ValueError(f"{path}: holds no queries")
     queries: Queries = {}
-    for side in (role for role in _ROLES if role in columns):
-        tensors = {
-            role: torch.tensor(values, dtype=torch.int64, device="cpu")
-            for role, values in columns[side].items()
-        }
-        places = tensors.pop("place")
-        queries[side] = places, tensors
+    for side in (role for role in _ROLES if role in rows):
+        places, *columns = torch.tensor(rows[side], dtype=torch.int64, device="cpu").T.contiguous()
+        roles = [f"{role}s" for role in _ROLES if role != side]
+        queries[side] = places, dict(zip(roles, columns, strict=True))
     return queries
 
 
-def read_candidates(path: Path, side: Side, names: Names, sizes: tuple[int, int]) -> Tensor:
+def read_candidates(path: Path, side: Side, names: Names, sizes: Sizes) -> Tensor:
     """Return the distinct ids of a file of names, one per line: entities, or relations."""
     file, lines = _read(path)
-    ids = [_id(file, number, line, line, side, names, sizes) for number, line in lines]
-    return torch.tensor(sorted(set(ids)), dtype=torch.int64, device="cpu")
+    ids = {_id(file, line, line[1], side, names, sizes) for line in lines}
+    return torch.tensor(sorted(ids), dtype=torch.int64, device="cpu")
 
 
-def _read(path: Path) -> tuple[DataFile, Sequence[tuple[int, str]]]:
+def _read(path: Path) -> tuple[DataFile, list[tuple[int, str]]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     lines = list(numbered_lines(DataFile(path).text()))
@@ -79,17 +71,11 @@ def _read(path: Path) -> tuple[DataFile, Sequence[tuple[int, str]]]:
 
 
 def _id(
-    file: DataFile,
-    number: int,
-    line: str,
-    cell: str,
-    role: str,
-    names: Names,
-    sizes: tuple[int, int],
+    file: DataFile, line: tuple[int, str], cell: str, role: Side, names: Names, sizes: Sizes
 ) -> int:
     place = int(role == "relation")
     vocabulary = names[place]
     try:
         return read_id(cell, sizes[place]) if vocabulary is None else vocabulary[cell]
     except ValueError as error:
-        raise file.bad_line(number, str(error), line) from None
+        raise file.bad_line(line[0], str(error), line[1]) from None

@@ -3,7 +3,7 @@
 | layout           | found by        | vocabularies                                | triples      |
 |------------------|-----------------|---------------------------------------------|--------------|
 | official, DGL-KE | `entities.dict` | `id<TAB>name`                               | names, h r t |
-| DGL-KE raw_udd   | `entities.tsv`  | id, delimiter, name                         | names        |
+| DGL-KE raw_udd   | `entities.tsv`  | `id<TAB>name`                               | names, h r t |
 | OpenKE           | `train2id.txt`  | `entity2id.txt`: count line, then `name id` | ids, h t r   |
 | LibKGE           | `train.del`     | `entity_ids.del`: `id<TAB>name`             | ids, h r t   |
 | plain TSV        | `train.txt`     | names of all splits, sorted                 | names, h r t |
@@ -20,11 +20,9 @@ from pathlib import Path
 
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder
 from kgfast.datasets.dataset import Dataset
-from kgfast.datasets.dglke import read_raw_udd
 from kgfast.datasets.inspection import mistakes
 from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
-    ORDERS,
     Graph,
     id_name,
     ids_of_names,
@@ -36,24 +34,18 @@ from kgfast.datasets.lines import (
 )
 from kgfast.datasets.parquet import read_parquet
 from kgfast.graph import Triples, VocabularyLike, names_of
-from kgfast.text import shown
 
 
-def load(
-    root: str | os.PathLike[str], name: str | None = None, *, columns: str | None = None
-) -> Dataset:
+def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     r"""Read a dataset folder; the files in the folder tell the layout.
 
     Parameters
     ----------
     root
-        A folder in the layout of official RotatE / DGL-KE, DGL-KE's raw_udd, OpenKE, LibKGE, plain
-        TSV or Parquet (with pyarrow).
+        A folder in the layout of official RotatE, DGL-KE, OpenKE, LibKGE, plain TSV or Parquet
+        (with pyarrow).
     name
         Name of the dataset; by default the name of the folder.
-    columns
-        The order of columns of a raw_udd folder's triples: "hrt", "htr", "rht", "rth", "thr"
-        or "trh". By default the order in which DGL-KE gave out the ids.
 
     Returns
     -------
@@ -73,8 +65,7 @@ def load(
         If the folder, its train file or a vocabulary is missing.
     ValueError
         If a line is malformed: the message begins with `file:line`. If a gzipped file unpacks to
-        more than KGFAST_MAX_BYTES of the environment; by default 64 times the size of the file,
-        and at least 64 MiB.
+        more than 64 times its size, and more than 64 MiB.
 
     Examples
     --------
@@ -91,16 +82,12 @@ def load(
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
-    if columns is not None and columns not in ORDERS:
-        raise ValueError(f"columns must be one of {', '.join(ORDERS)}, got {shown(columns)}")
     folder = Folder(root)
     read = next((read for marker, read in _LAYOUTS.items() if folder.find(marker)), None)
     if read is None:
         looked_for = ", ".join(_LAYOUTS)
         raise FileNotFoundError(f"no dataset in {root}: looked for {looked_for}; {KNOWN_LAYOUTS}")
-    if columns is not None and read is not read_raw_udd:
-        raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave columns out")
-    graph = read(folder) if columns is None else read_raw_udd(folder, columns)
+    graph = read(folder)
     for note in mistakes(root, *graph):
         warnings.warn(note, stacklevel=2)
     entities, relations = with_labels(root, graph[:2])
@@ -112,10 +99,10 @@ def load(
 def load_negatives(
     root: str | os.PathLike[str], vocabulary: VocabularyLike
 ) -> tuple[Triples, Triples]:
-    r"""Read the false triples of a dataset folder: ``valid_negatives.txt``, ``test_negatives.txt``.
+    """Read the false triples of a dataset folder: ``valid_negatives.txt``, ``test_negatives.txt``.
 
-    CoDEx has such hard negatives (Safavi and Koutra 2020): plausible triples that people judged to
-    be false, for :func:`kgfast.classify`. A line is ``head<TAB>relation<TAB>tail``, of names.
+    CoDEx has such hard negatives (Safavi and Koutra 2020), for :func:`kgfast.classify`. A line is
+    ``head<TAB>relation<TAB>tail``, of names.
 
     Parameters
     ----------
@@ -135,18 +122,6 @@ def load_negatives(
         If one of the files is missing.
     ValueError
         If a line is malformed or has an unknown name: the message begins with `file:line`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from kgfast import Vocabulary
-    >>> people = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for split in ("valid", "test"):
-    ...         _ = Path(folder, f"{split}_negatives.txt").write_text("bob\tknows\tbob\n")
-    ...     valid, test = load_negatives(folder, people)
-    >>> valid.hrt.tolist()
-    [[1, 0, 1]]
     """
     entities, relations = names_of(vocabulary)
     if entities is None or relations is None:
@@ -164,9 +139,9 @@ def load_negatives(
 
 
 def _read_official(folder: Folder) -> Graph:
-    entities = read_vocabulary(folder.need("entities.dict"), id_name)
-    relations = read_vocabulary(folder.need("relations.dict"), id_name)
-    return numbered_names(folder.splits("{}.txt"), vocabularies=(entities, relations))
+    entities = read_vocabulary(folder.need("entities.dict", "entities.tsv"), id_name)
+    relations = read_vocabulary(folder.need("relations.dict", "relations.tsv"), id_name)
+    return numbered_names(folder.splits("{}.txt", "{}.tsv"), vocabularies=(entities, relations))
 
 
 def _read_openke(folder: Folder) -> Graph:
@@ -197,7 +172,7 @@ _LAYOUTS: dict[str, Callable[[Folder], Graph]] = {
     "entity2id.txt": _read_openke,
     "dataset.yaml": _read_libkge,
     "train.del": _read_libkge,
-    "entities.tsv": read_raw_udd,
+    "entities.tsv": _read_official,
     "train.txt": _read_plain,
     "train.tsv": _read_plain,
     "train.parquet": read_parquet,

@@ -144,7 +144,7 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
     """
     source = config.dataset
     folder = source.folder(data)
-    return datasets.load(folder, source.name, columns=source.columns)
+    return datasets.load(folder, source.name)
 
 
 def build_model(

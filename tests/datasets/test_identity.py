@@ -44,8 +44,8 @@ def test_triples_that_differ_are_counted_and_named():
     rows = ring_triples()
     changed = rows | {"train": rows["train"][7:], "test": [("e0", "next", "e5")]}
     lines = differences(ring_of(NAMES, rows), ring_of(SHUFFLED, changed), "the run")
-    assert lines[0].startswith("train lacks 7 triples: ('e2', 'next', 'e3'), ('e3'")
+    assert lines[0].startswith("train: lacks 7: ('e2', 'next', 'e3'), ('e3'")
     assert lines[0].count("'next'") == 5
-    assert lines[1].startswith("test lacks 2 triples")
-    assert lines[2] == "test has beyond those of the run 1 triples: ('e0', 'next', 'e5')"
+    assert lines[1].startswith("test: lacks 2: ")
+    assert lines[2] == "test: has beyond the run 1: ('e0', 'next', 'e5')"
     assert len(lines) == 3

@@ -1,7 +1,4 @@
-"""A small graph as every library writes its folder, and what accidents make of files.
-
-`number_as_dglke` is what DGL-KE does (awslabs/dgl-ke, KGDatasetUDDRaw.load_entity_relation).
-"""
+"""A small graph as every library writes its folder."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,12 +18,15 @@ SPLITS = {
 Files = dict[str, str]
 Splits = dict[str, list[tuple[int, int, int]]]
 Layout = Callable[..., Files]
-Triples = dict[str, list[tuple[str, str, str]]]
 
 
-def official(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
-    numbered = zip(("entities.dict", "relations.dict"), map(_numbered, names), strict=True)
-    return dict(numbered) | plain(splits, names)
+def official(splits: Splits = SPLITS, names: Names = NAMES, suffix: str = "dict") -> Files:
+    files = zip((f"entities.{suffix}", f"relations.{suffix}"), map(_numbered, names), strict=True)
+    return dict(files) | plain(splits, names)
+
+
+def dglke(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
+    return official(splits, names, "tsv")
 
 
 def openke(splits: Splits = SPLITS, names: Names = NAMES) -> Files:
@@ -68,6 +68,7 @@ def lines(rows: Any) -> str:
 
 LAYOUTS: dict[str, Layout] = {
     "official": official,
+    "dglke": dglke,
     "openke": openke,
     "libkge": libkge,
     "plain": plain,
@@ -78,45 +79,4 @@ LAYOUTS: dict[str, Layout] = {
 def write(root: Path, files: Files, disguise: Callable[[str], bytes] = str.encode) -> Path:
     for name, text in files.items():
         (root / name).write_bytes(disguise(text))
-    return root
-
-
-DGLKE_TRIPLES = {
-    "train": [("zoe", "likes", "ann"), ("ann", "knows", "bob é"), ("zoe", "likes", "ann")],
-    "valid": [("bob é", "likes", "zoe")],
-    "test": [("ann", "likes", "new"), ("yan", "knows", "ann")],
-}
-ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
-
-
-def _row(triple: tuple[str, ...], order: str, delimiter: str) -> str:
-    return delimiter.join(triple["hrt".index(letter)] for letter in order) + "\n"
-
-
-def number_as_dglke(
-    root: Path, delimiter: str, triples: dict[str, list[tuple[str, str, str]]]
-) -> None:
-    """Write entities.tsv and relations.tsv as DGL-KE does: in the order of the first mention."""
-    entities: dict[str, int] = {}
-    relations: dict[str, int] = {}
-    for rows in triples.values():
-        for head, relation, tail in rows:
-            entities.setdefault(head, len(entities))
-            entities.setdefault(tail, len(entities))
-            relations.setdefault(relation, len(relations))
-    for name, ids in (("entities.tsv", entities), ("relations.tsv", relations)):
-        (root / name).write_text("".join(f"{id}{delimiter}{it}\n" for it, id in ids.items()))
-
-
-def write_dglke(
-    root: Path,
-    order: str = "hrt",
-    delimiter: str = "\t",
-    suffix: str = "tsv",
-    triples: Triples = DGLKE_TRIPLES,
-) -> Path:
-    for split, rows in triples.items():
-        text = "".join(_row(it, order, delimiter) for it in rows)
-        (root / f"{split}.{suffix}").write_text(text)
-    number_as_dglke(root, delimiter, triples)
     return root

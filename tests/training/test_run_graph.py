@@ -131,7 +131,7 @@ class TestResume:
         rows = ring_triples()
         rows["train"][3] = ("e0", "previous", "e9")
         write_ring(tmp_path / "ring", splits=rows)
-        with pytest.raises(ValueError, match="dataset ring is not the graph of this run: train la"):
+        with pytest.raises(ValueError, match="dataset ring is not the graph of this run: train"):
             ring_trainer(tmp_path, tmp_path / "run").fit(resume=True)
         assert content(tmp_path / "run") == before
 

@@ -105,9 +105,6 @@ class DatasetConfig(Section):
     """The folder of the datasets, or of this one."""
     test_on: Annotated[Literal["test", "valid"], Word] = "test"
     """The split that is ranked at the end."""
-    columns: Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"] | None, Word] = None
-    """The order of columns in a folder of DGL-KE, if its ids do not show it: see
-    :func:`kgfast.datasets.load`."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of the dataset in ``data``, or else in the root.
