@@ -45,7 +45,9 @@ COMPARED: Columns = (
 _GONE = (
     *("train.max_total_minutes", "train.accumulate", "train.keep", "data.sides"),
     *("regularizer.weighted", "regularizer.product_weight", "med.positive_weight"),
-    *("train.early_stopping.min_delta", "train.early_stopping.side"),
+    *("train.early_stopping.min_delta", "train.early_stopping.side", "train.max_minutes"),
+    *("dataset.columns", "model.rscf_relation_transform", "med.enabled", "sched.patience"),
+    *("search.reduction", "optim.betas"),
 )
 
 
@@ -58,8 +60,8 @@ def rows_of(results: Path) -> dict[str, Row]:
 def config_of(row: Row, folder: Path, threads: int | None) -> dict[str, Any]:
     """Return the values of a row's config, for a folder of data and a number of threads.
 
-    A row that a limit of minutes ended gets the number of its steps. Where that number would change
-    the learning rate, the row gets its minutes.
+    A row that a limit of minutes ended gets the number of its steps, over which a falling learning
+    rate then falls.
     """
     values: dict[str, Any] = json.loads(json.dumps(row["values"]))
     values["dataset"]["root"] = str(folder.resolve())
@@ -71,12 +73,7 @@ def config_of(row: Row, folder: Path, threads: int | None) -> dict[str, Any]:
             section = section.get(parent) or {}
         section.pop(name, None)
     if _ended_by_a_clock(row):
-        values["train"]["max_minutes"] = None
-        if values["sched"]["name"] in ("constant", "plateau"):
-            values["train"] |= {"epochs": None, "steps": row["steps"]}
-        else:
-            minutes = (row["seconds_training"] + row["seconds_evaluating"]) / 60
-            values["train"]["max_minutes"] = round(minutes, 1)
+        values["train"] |= {"epochs": None, "steps": row["steps"]}
     return values
 
 
@@ -164,7 +161,7 @@ def main() -> int:
     except (OSError, ValueError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # the training saves its state when it is interrupted
+    except KeyboardInterrupt:
         print("interrupted: the same command goes on", file=sys.stderr)
         return 130
     print(*plain(f"{options.row}: test set", COMPARED, list(compared(row, found))), sep="\n")

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from kgfast.training import Config
 from kgfast.training.config import may_change
-from kgfast.training.config.files import IGNORED, packaged_configs
+from kgfast.training.config.files import packaged_configs
 
 INTRO = """# Configs
 
@@ -40,7 +40,6 @@ The default `-` marks a required key. *may change* marks a key whose value may d
 `--resume` continues a run. `--data` gives `dataset.name` and `dataset.root`. A gzipped file of a
 dataset may unpack to 64 times its size, and to 64 MiB at least.
 """
-IGNORED_INTRO = "Common keys of other programs that have no effect here. kgfast warns of each."
 
 
 def page() -> str:
@@ -51,8 +50,6 @@ def page() -> str:
         parts.append(f"## {title}\n\n{_summary(section)}\n")
         parts.append("| key | takes | default | meaning |\n|---|---|---|---|")
         parts.append("\n".join(rows(section, prefix)) + "\n")
-    parts.append(f"## Ignored\n\n{IGNORED_INTRO}\n")
-    parts.append("\n".join(f"- `{key}`: {why}" for key, why in IGNORED.items()) + "\n")
     parts.append("## In the package\n\n" + ", ".join(f"`{it}`" for it in packaged_configs()) + "\n")
     return "\n".join(parts)
 

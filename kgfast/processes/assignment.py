@@ -71,10 +71,6 @@ class Assignment:
         """Take the gradients of entity rows that :meth:`read` fetched and this process holds."""
         return ()
 
-    def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
-        """Return whether any process was interrupted, and the seconds of process 0."""
-        return interrupted, seconds
-
     def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the bits of gradients that process 0 computed."""
 

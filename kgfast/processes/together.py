@@ -64,11 +64,6 @@ class Replicated(Assignment):
         self._shared = SharedBackend(self._processes, get_backend(backend_for(device)))
         return serving(self._shared)
 
-    def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
-        numbers = torch.tensor([float(interrupted), seconds], dtype=torch.float64, device="cpu")
-        of_all = self._processes.gather_numbers(numbers)
-        return bool(of_all[:, 0].any()), float(of_all[0, 1])
-
     def align(self, gradients: Sequence[Tensor]) -> None:
         self._processes.align(gradients)
 

@@ -187,9 +187,7 @@ def build_model(
         model = RSCF(model, config.filters_relations, seed=mix(config.seed, Stream.FILTERS))
     if config.model.reciprocal:
         model = Reciprocal(model, "appended")
-    if config.crops is None:
-        return model
-    return MED(model, **config.crops.model_dump(exclude={"enabled"}))
+    return model if config.med is None else MED(model, **config.med.model_dump())
 
 
 def device_of(config: Config) -> torch.device:

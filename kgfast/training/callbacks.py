@@ -8,10 +8,9 @@ from kgfast.training.logs import Row
 class Callback:
     """Base of callbacks, for a subclass that overrides the methods it needs.
 
-    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls.
-    After an exception of :meth:`on_step` or :meth:`on_evaluation` the run makes the current step,
-    saves the state and raises the exception. Such a run can be resumed. A run that is resumed after
-    a kill calls again for the rows since the last checkpoint, with the same steps.
+    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls. An
+    exception ends the run, as a kill does: a run that is resumed calls again for the rows since
+    the last checkpoint, with the same steps.
     """
 
     def on_step(self, row: Row) -> None:

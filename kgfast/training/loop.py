@@ -32,7 +32,7 @@ from kgfast.training.logs import Logs, Row
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder, RunGraph
-from kgfast.training.schedule import Interrupts, rate
+from kgfast.training.schedule import rate
 from kgfast.training.state import Resumable, State, gain
 
 Metrics = dict[str, float]
@@ -74,13 +74,10 @@ class Run:
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
         self._assignment, self._folder, self.graph = assignment, folder, graph
-        self._began = time.perf_counter()
         self._shows_progress = progress and assignment.leads
         self._callbacks: list[Callback] = []
-        self._error: Exception | None = None  # a callback's; raised when the state is saved
         self._logs: Logs | None = None
         self._unread: tuple[Tensor, int] | None = None  # sum on the device, and its first step
-        self._is_out_of_time = False
         _check_sizes(model, dataset, assignment)
         train, metric, device = config.train, config.train.save_best_metric, model.entity.device
         more = [int(metric.removeprefix("hits@"))] if metric.startswith("hits@") else []
@@ -129,31 +126,17 @@ class Run:
             if not self.resumed or is_other_length:
                 folder.write_config(config)
 
-    def train(self, callbacks: Sequence[Callback] = ()) -> bool:
-        """Make the steps that are left; return False if the run was interrupted.
-
-        Process 0 calls the callbacks. The exception of a callback is raised when the state is
-        saved.
-        """
-        state, train, assignment, folder = (
-            self.state,
-            self._config.train,
-            self._assignment,
-            self._folder,
-        )
-        self._callbacks = list(callbacks) if assignment.leads else []
+    def train(self, callbacks: Sequence[Callback] = ()) -> None:
+        """Make the steps that are left. Process 0 calls the callbacks."""
+        state, train, folder = self.state, self._config.train, self._folder
+        self._callbacks = list(callbacks) if self._assignment.leads else []
         self._model.train()
         self._bar = RunBar(self.steps, state.step, enabled=self._shows_progress)
         if not self.is_over():
             self._bar.say(self._heading())
-        with closing(self), Interrupts() as interrupts, self._opened_logs():
+        with closing(self), self._opened_logs():
             while not self.is_over():
                 self.make_step()
-                stops, seconds = assignment.agreed(
-                    interrupts.requested or self._error is not None,
-                    time.perf_counter() - self._began,
-                )
-                self._is_out_of_time = seconds >= 60 * (train.max_minutes or math.inf)
                 is_last = self.is_over()
                 keeps = _is_due(state.step, train.keep_every)
                 if is_last or keeps or _is_due(state.step, train.log_every):
@@ -165,15 +148,8 @@ class Run:
                 if keeps and folder is not None:
                     self._save(folder.save_model, of_model=True)
                 saves = _is_due(state.step, train.save_every) if train.save_every else evaluates
-                if self.is_over() or (folder is not None and (stops or saves)):
+                if self.is_over() or (folder is not None and saves):
                     self._save(None if folder is None else folder.save_last)
-                if stops and not self.is_over():
-                    # When one process ends, torchrun ends all others: the state is written first.
-                    assignment.together(lambda: None)
-                    break
-            if self._error is not None:
-                raise self._error
-        return self.is_over()
 
     def make_step(self) -> None:
         """Make the next step and time it."""
@@ -218,7 +194,7 @@ class Run:
 
     def _rate(self, step: int) -> float:
         config = self._config
-        return rate(config.sched, config.optim.lr, step, self.steps, self.state.reductions)
+        return rate(config.sched, config.optim.lr, step, self.steps)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._config.train.amp is None:
@@ -283,8 +259,8 @@ class Run:
             self._ahead.close()
 
     def is_over(self) -> bool:
-        """Return whether the run has made all steps, stopped early or is out of time."""
-        return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
+        """Return whether the run has made all steps or stopped early."""
+        return self.state.step >= self.steps or self.state.stopped_early
 
     # Logs and messages.
 
@@ -307,7 +283,7 @@ class Run:
         return loss
 
     def _log(self, row: Row) -> None:
-        """Write a row, and give a copy to the callbacks, until one raises."""
+        """Write a row, and give a copy to the callbacks."""
         state = self.state
         where = {
             "step": state.step,
@@ -316,11 +292,8 @@ class Run:
         }
         if self._logs is not None:
             self._logs.write(where | row)
-        try:
-            for it in self._callbacks if self._error is None else ():
-                (it.on_evaluation if "split" in row else it.on_step)(where | row)
-        except Exception as error:
-            self._error = error
+        for callback in self._callbacks:
+            (callback.on_evaluation if "split" in row else callback.on_step)(where | row)
 
     def _heading(self) -> str:
         """Say in a line what is trained, where, and from which step on."""
@@ -374,13 +347,12 @@ class Run:
         return submodels[str(max(ranks))], submodels
 
     def _validate(self, *, due: bool) -> None:
-        """Evaluate on valid, log the metrics, save the best state, update schedule and patience.
+        """Evaluate on valid, log the metrics, save the best state, and update the patience.
 
-        An evaluation that is not ``due``, made because time is up, changes neither of the two: the
-        steps to come are those of a run that had the time.
+        An evaluation that is not ``due``, at the end, leaves the patience of a longer run alone.
         """
         metrics, submodels = self.evaluated("valid")
-        state, train, sched = self.state, self._config.train, self._config.sched
+        state, train = self.state, self._config.train
         for dim, row in submodels.items() or [(None, metrics)]:
             of_dim = {} if dim is None else {"dim": int(dim)}
             self._log({"split": "valid", **of_dim, **row})
@@ -392,8 +364,6 @@ class Run:
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
                 self._write(self._folder.save_best, of_model=True)
-        if due and sched.name == "plateau":
-            state.reductions += state.plateau.exhausted_by(value, metric, sched.patience)
         if due and stop is not None:
             state.stopped_early = state.stopping.exhausted_by(value, metric, stop.patience)
 

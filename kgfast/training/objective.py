@@ -114,7 +114,7 @@ class Objective:
         if self.lazy:
             data.append(batch.negatives)
             options["mask"] = batch.mask
-        if self._config.crops is not None:
+        if self._config.med is not None:
             dims = model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
             return losses.med(model, *data, dims=dims, sparse=True, **options)
         if batch.weights is not None and (self._takes_weights or not self.lazy):

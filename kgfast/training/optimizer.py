@@ -58,7 +58,7 @@ class Optimizer:
         eps = EPS[kind] if config.eps is None else config.eps
         options = {"lr": config.lr, "eps": eps, "weight_decay": config.weight_decay}
         if kind == "adam":
-            return RowAdam(parameters, betas=config.betas, **options)
+            return RowAdam(parameters, **options)
         return RowAdagrad(parameters, **options)
 
     @property

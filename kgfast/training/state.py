@@ -62,8 +62,6 @@ class State(BaseModel):
     seconds_cpu: float = 0.0  # part of seconds_training, by all threads of process 0
     stopped_early: bool = False
     stopping: Patience = Patience()  # early stopping
-    plateau: Patience = Patience()  # schedule plateau
-    reductions: NonNegativeInt = 0  # times that plateau lowered the rate
 
     @classmethod
     def of(cls, values: Any) -> Self:

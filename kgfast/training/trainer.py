@@ -78,8 +78,7 @@ class Result:
     def __repr__(self) -> str:
         made = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
         if self.steps < self.planned_steps:
-            why = "stopped early" if self.stopped_early else "out of time"
-            made += f" of {self.planned_steps:,} ({why})"
+            made += f" of {self.planned_steps:,} (stopped early)"
         best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
         head = (
             f"{made} in {self.seconds_training:,.1f} s, {best}; "
@@ -215,7 +214,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If there are no training triples; if early stopping or the plateau schedule has no
+            If there are no training triples; if early stopping has no
             validation triples to watch; if the folder holds a run and ``resume`` is False, or
             a run of another config or graph; if another process writes the folder.
         FloatingPointError
@@ -223,18 +222,13 @@ class Trainer:
             and the first bad row of the tables. The checkpoints stay intact.
         OSError
             If a checkpoint cannot be written; the checkpoint before is intact.
-        KeyboardInterrupt
-            On Ctrl-C, after the current step is finished and saved.
         Exception
-            Any exception of a callback, after the state is saved.
+            Any exception of a callback. The run resumes from its last checkpoint.
         """
         with self.opened(resume) as run:
             result = self._result_of_before(run)
             if result is None:
-                if not run.train(callbacks=self.callbacks):
-                    if self.assignment.leads:
-                        print(self._interruption(run), file=sys.stderr)
-                    raise KeyboardInterrupt
+                run.train(callbacks=self.callbacks)
                 result = self._finish(run)
             for it in self.callbacks if self.assignment.leads else ():
                 it.on_end(result)
@@ -299,12 +293,6 @@ class Trainer:
             print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
         return result
 
-    def _interruption(self, run: Run) -> str:
-        where = f"interrupted after step {run.state.step:,} of {run.steps:,}"
-        if self.folder is None:
-            return f"{where}; nothing is saved, as there is no run folder"
-        return f"{where} and saved in {self.folder.path}: continue with --resume"
-
     def _finish(self, run: Run) -> Result:
         tested_step = run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
@@ -355,10 +343,9 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _check_valid(config: Config, dataset: Dataset) -> None:
-    """Refuse settings that would wait for evaluations of an empty valid split."""
-    stops = config.train.early_stopping is not None
-    if not len(dataset.valid) and (stops or config.sched.name == "plateau"):
+    """Refuse early stopping that would wait for evaluations of an empty valid split."""
+    if not len(dataset.valid) and config.train.early_stopping is not None:
         raise ValueError(
-            f"{'train.early_stopping' if stops else 'sched.name'}: needs evaluations, but dataset "
-            f"{shown(dataset.name)} has no valid triples"
+            f"train.early_stopping: needs evaluations, but dataset {shown(dataset.name)} has no "
+            "valid triples"
         )

@@ -21,7 +21,7 @@ def search_config(ranges=None, /, search=None, **sections):
         "optim": {"lr": 0.02},
         "train": {"epochs": 4, "eval_every": 6, "log_every": 6},
         "data": {"train_bs": 256, "neg_size": 8, "negatives": "shared"},
-        "search": {"ranges": ranges or RANGES, "trials": 6, "reduction": 2, **(search or {})},
+        "search": {"ranges": ranges or RANGES, "trials": 6, **(search or {})},
     }
     return Config.from_dict(merged(values, sections))
 

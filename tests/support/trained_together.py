@@ -168,24 +168,6 @@ def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
     return [replicated, fitted(config, folder / "sharded")]
 
 
-def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """Train while process 0 says after 3 steps that time is up, and others never do."""
-    made, found = Run.make_step, []
-
-    def slow(self: Run) -> None:
-        made(self)
-        self._began -= 1e6 * (rank == 0 and self.state.step >= 3)
-
-    Run.make_step = slow  # type: ignore[method-assign]
-    for tables in (REPLICATED, SHARDED):
-        config = config_of("rotate, med", 9, tables, max_minutes=1000)
-        trainer = Trainer(config, folder / tables["tables"], dataset=graph(), progress=False)
-        with trainer.opened() as watched:
-            watched.train()
-            found.append({"steps": watched.state.step, "is_over": watched.is_over()})
-    return found
-
-
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
     """Return the errors of runs that are wrong from the start."""
     name = "distmult, logistic, pool, n3"

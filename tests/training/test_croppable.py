@@ -101,4 +101,3 @@ def test_the_model_is_what_the_config_says():
     assert isinstance(model.model, RSCF)
     assert (model.crop, model.dims, model.w1.requires_grad) == ("split", DIMS, False)
     assert [float(it) for it in (model.w1, model.w2, model.w3)] == scales
-    assert not isinstance(cropped(med={"enabled": False}).model, MED)

@@ -1,7 +1,6 @@
-"""A run: what its folder holds, and how it stops early, at a divergence or at an interrupt."""
+"""A run: what its folder holds, and how it stops early, or at a divergence."""
 
 import json
-import signal
 from dataclasses import replace
 
 import pytest
@@ -99,8 +98,7 @@ def test_models_are_kept_and_their_rates_logged(tmp_path):
 
 @pytest.mark.parametrize(("eval_every", "unit"), [(0, "steps"), (3, "steps"), (5, "epochs")])
 def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit):
-    sched = {"name": "plateau", "patience": 1, "factor": 0.5} if eval_every else {}
-    more = {"sched": sched, "optim": {"lr": 0.02, "grad_clip": 0.1}}
+    more = {"optim": {"lr": 0.02, "grad_clip": 0.1}}
     short, long = ({"steps": 20}, {"steps": 40})
     if unit == "epochs":  # an epoch has 20 steps
         short, long = ({"steps": None, "epochs": 1}, {"steps": None, "epochs": 2})
@@ -114,7 +112,7 @@ def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit)
     one, of_one = load(tmp_path / "one" / "last.safetensors")
     two, of_two = load(tmp_path / "two" / "last.safetensors")
     assert_same_tensors(two, one)
-    assert of_two["state"]["reductions"] == of_one["state"]["reductions"]
+    assert of_two["state"]["stopping"] == of_one["state"]["stopping"]
     again = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
     assert again == result
     with pytest.raises(ValueError, match=rf"train\.{unit}: 20 steps, but .* made 40 alr"):
@@ -141,7 +139,7 @@ def test_a_run_says_what_it_trains_each_loss_and_the_time_left(tmp_path, capsys)
     assert [it[0] for it in steps] == [f"step {it} of 12" for it in (4, 8, 12, 12)]
     assert all(it[1].startswith("loss ") and it[-1].endswith(" min left") for it in steps)
     assert said(True) == [f"{tmp_path / 'run'} was finished already, and stays unchanged"]
-    assert said(True, steps=20, max_minutes=5)[0].endswith("/run; resumed after step 12")
+    assert said(True, steps=20)[0].endswith("/run; resumed after step 12")
 
 
 @pytest.mark.parametrize("negatives", ["shared", "per_row"])
@@ -210,68 +208,12 @@ def test_tables_are_checked_before_they_are_saved_and_at_the_end(tmp_path, monke
     assert bool(load_file(tmp_path / "last.safetensors")["model.relation"].isfinite().all())
 
 
-def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    straight = trainer_of()
-    straight.fit()
-
-    def interrupted(run):
-        if run.state.step == 17:
-            signal.raise_signal(signal.SIGINT)
-
-    changed(monkeypatch, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_of(tmp_path).fit()
-    said = capsys.readouterr().err
-    assert "interrupted after step 18 of 40 and saved" in said
-    assert f"in {tmp_path}: continue with --resume" in said
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    monkeypatch.undo()
-    resumed = trainer_of(tmp_path)
-    resumed.fit(resume=True)
-    assert torch.equal(resumed.model.entity, straight.model.entity)
-
-
-def test_a_second_interrupt_stops_at_once(monkeypatch):
-    def interrupted(run):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    changed(monkeypatch, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_of().fit()
-
-
-def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch):
-    """A step takes 11 s."""
-    clock, steps, train = [0.0], [], {"steps": 20, "eval_every": 3, "max_minutes": 1.5}
-
-    def slow_step(run):
-        clock[0] += 11
-
-    changed(monkeypatch, "_step", slow_step)
-    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    while not steps or steps[-1] < 20:
-        result = trainer_of(tmp_path, train=train).fit(resume=True)
-        assert result.test
-        assert not result.stopped_early
-        assert len(steps) or "9 steps of 20 (out of time)" in repr(result)
-        steps.append(result.steps)
-    assert steps == [9, 18, 20]
-
-
-@pytest.mark.parametrize(
-    ("key", "sections"),
-    [
-        ("train.early_stopping", {"train": {"steps": 9, "early_stopping": {"patience": 1}}}),
-        ("sched.name", {"train": {"steps": 9}, "sched": {"name": "plateau"}}),
-    ],
-)
-def test_settings_that_wait_for_evaluations_need_valid_triples(tmp_path, key, sections):
-    sections["train"]["eval_every"] = 2
-    with pytest.raises(ValueError, match=f"{key}: needs evaluations, but dataset 'synthetic' has"):
-        trainer_of(tmp_path, replace(GRAPH, valid=GRAPH.valid[:0]), **sections).fit()
+def test_early_stopping_needs_valid_triples(tmp_path):
+    train = {"steps": 9, "eval_every": 2, "early_stopping": {"patience": 1}}
+    with pytest.raises(ValueError, match=r"early_stopping: needs evaluations, but dataset 'synth"):
+        trainer_of(tmp_path, replace(GRAPH, valid=GRAPH.valid[:0]), train=train).fit()
     assert not (tmp_path / "last.safetensors").exists()
-    trainer_of(tmp_path, **sections).fit()
+    trainer_of(tmp_path, train=train).fit()
 
 
 def test_runs_do_not_overwrite_or_mix(tmp_path):

@@ -29,7 +29,6 @@ from support.trained_together import (
     both_ways,
     config_of,
     diverging,
-    ended_by_time,
     fit_together,
     fitted,
     graph,
@@ -122,11 +121,6 @@ def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
     assert torch.equal(run.model.entity, state["model.entity"])
     ranks = kgfast.rank(run.model, graph().test, known=graph().known())
     assert ranks.metrics() == found[0][1]["result"].test
-
-
-def test_processes_end_together_when_the_time_of_the_first_is_up(tmp_path):
-    ends = values(run_together(2, partial(ended_by_time, tmp_path), timeout=120))
-    assert ends == [[{"steps": 3, "is_over": True}] * 2] * 2
 
 
 def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):

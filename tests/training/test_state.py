@@ -138,12 +138,6 @@ def test_rates_of_each_schedule(sched, expected):
     assert found == pytest.approx(expected)
 
 
-def test_plateau_multiplies_at_each_reduction():
-    sched = SchedConfig(name="plateau", factor=0.5, warmup_steps=4)
-    assert [rate(sched, 2.0, 50, 100, reductions) for reductions in range(3)] == [2.0, 1.0, 0.5]
-    assert rate(sched, 2.0, 0, 100, reductions=2) == 0.5
-
-
 def test_gains():
     assert gain("mr", 10.0, 12.0) == 2.0
     assert gain("mrr", 0.5, None) == math.inf

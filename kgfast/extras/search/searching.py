@@ -20,11 +20,12 @@ from kgfast.datasets import Dataset
 from kgfast.locks import locked
 from kgfast.text import escaped, shown
 from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset
-from kgfast.training.config import IGNORED, assigned, may_change
+from kgfast.training.config import assigned, may_change
 from kgfast.whole_files import write_whole
 
 _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
 _OUTCOME, _SECONDS = "outcome", "seconds"  # notes of kgfast on a trial
+_REDUCTION = 3  # one of so many trials continues from a rung
 _TRIES = 200  # tries of a value with values of other ranges, before the value is refused
 
 
@@ -71,8 +72,6 @@ def search(
         If the ranges do not fit the config, there is neither ``trials`` nor ``minutes``, or no
         validation triple; if the folder holds a search and ``resume`` is False, or a search of
         another config; if another process writes the folder.
-    KeyboardInterrupt
-        On Ctrl-C, when the current step is done and saved.
     """
     space, path = Space(config), Path(folder)
     data = load_dataset(config) if dataset is None else dataset
@@ -150,8 +149,7 @@ class Space:
         self._base = config.to_dict() | {"search": None}
         self._ranges, self._ends = config.search.ranges, {}
         for key in self._ranges:
-            is_fixed = key in IGNORED or key.partition(".")[0] in ("dataset", "search")
-            if is_fixed or may_change(key):
+            if key.partition(".")[0] in ("dataset", "search") or may_change(key):
                 raise ValueError(f"search.ranges.{key}: must be equal in all trials")
             self._ends[key] = [self._checked(key, value) for value in self._values(key)]
 
@@ -337,9 +335,9 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")
     write_whole(path / "config.yaml", config.to_yaml, lasting=True)
-    rung = section.first_rung or max(1, _length_of(config)[1] // section.reduction**2)
+    rung = section.first_rung or max(1, _length_of(config)[1] // _REDUCTION**2)
     study = _study_in(file)
-    study.pruner = optuna.pruners.SuccessiveHalvingPruner(rung, section.reduction)
+    study.pruner = optuna.pruners.SuccessiveHalvingPruner(rung, _REDUCTION)
     return study
 
 

@@ -4,7 +4,7 @@
 what stands in files.
 """
 
-from kgfast.training.config.files import IGNORED, assigned
+from kgfast.training.config.files import assigned
 from kgfast.training.config.schema import Config, may_change
 from kgfast.training.config.sections import (
     MODELS,
@@ -16,7 +16,6 @@ from kgfast.training.config.sections import (
 )
 
 __all__ = [
-    "IGNORED",
     "MODELS",
     "Config",
     "LossConfig",

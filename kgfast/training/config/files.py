@@ -1,7 +1,6 @@
 """Files of configs: their names, and their values with those of ``--set``, unchecked."""
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -11,17 +10,6 @@ from kgfast import safe_yaml
 from kgfast.graph import did_you_mean
 from kgfast.text import shown
 
-# Keys of other programs' configs, which change nothing here.
-IGNORED = {
-    "dataset.source": "datasets are read from dataset.root",
-    "dataset.hf_name": "datasets are read from dataset.root",
-    "dataset.prefer_ids": "the layout of a dataset is detected",
-    "dataset.filtered_eval": "ranks are raw and filtered at once",
-    "data.num_workers": "batches are made on the training device",
-    "data.sides": "tail and head batches take turns",
-    "model.rscf_alpha": "no published formula has it",
-    "sched.total_steps": "a schedule spans the run",
-}
 # Section and two keys; only one may be set: an override of one replaces the other.
 _ONE_OF_TWO = (("train", "epochs", "steps"), ("model", "init_range", "init_std"))
 _DEEPEST = 24  # levels of sections: no config has more than three
@@ -150,16 +138,6 @@ def assigned(values: Mapping[str, Any], by_key: Mapping[str, Any]) -> dict[str, 
     for key, value in by_key.items():
         _put(result, key, value)
     return result
-
-
-def drop_ignored(values: dict[str, Any], source: str) -> None:
-    """Delete the keys that change nothing, with a warning for each."""
-    for dotted, why in IGNORED.items():
-        section, _, key = dotted.partition(".")
-        inside = values.get(section)
-        if isinstance(inside, dict) and key in inside:
-            del inside[key]
-            warnings.warn(f"{source}{dotted} is ignored: {why}", stacklevel=4)
 
 
 def _put(values: dict[str, Any], dotted: str, value: Any) -> None:

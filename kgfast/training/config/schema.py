@@ -11,7 +11,7 @@ from kgfast import safe_yaml
 from kgfast.graph import nearest_names
 from kgfast.losses import LOSSES
 from kgfast.text import shown
-from kgfast.training.config.files import drop_ignored, find_config, nested, override, read_yaml
+from kgfast.training.config.files import find_config, nested, override, read_yaml
 from kgfast.training.config.sections import (
     CONVE_OPTIONS,
     MODELS,
@@ -25,7 +25,7 @@ from kgfast.training.config.sections import (
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
-    + ["train.max_minutes", "train.eval_every", "train.save_every", "train.log_every"]
+    + ["train.eval_every", "train.save_every", "train.log_every"]
     + ["train.keep_every", "train.out_dir", "train.table_folder"]
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
@@ -59,7 +59,6 @@ _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
     ("loss.precision", "model.name", [*(it for it in MODELS if it not in _DISTANCES), _OWN]),
     ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
-    ("optim.betas", "optim.name", ("adam", "row_adam")),
     ("optim.eps", "optim.name", ("adam", "row_adam", "adagrad", "row_adagrad")),
     ("distributed.tables", "train.mode", ("negative",)),
     ("distributed.tables", "model.name", tuple(name for name in MODELS if name != "cp")),
@@ -129,7 +128,6 @@ class Config(Sections):
 
     @classmethod
     def _checked(cls, values: dict[str, Any], source: str, overridden: Sequence[str]) -> "Config":
-        drop_ignored(values, source)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -196,14 +194,14 @@ def _is_set(config: Config, key: str) -> bool:
     """Return whether a key has another value than its default, and a section is switched on."""
     section, _, name = key.partition(".")
     if not name:
-        return config.crops is not None
+        return config.med is not None
     inside = getattr(config, section)
     return bool(getattr(inside, name) != type(inside).model_fields[name].default)
 
 
 def _contradictions(config: Config) -> Iterator[str]:
     """Yield a line per other contradiction, beginning with a dotted key and a colon."""
-    model, med, train, loss = config.model, config.crops, config.train, config.loss
+    model, med, train, loss = config.model, config.med, config.train, config.loss
     sched, penalty = config.sched, config.regularizer
     if is_own(model.name) and _is_set(config, "model.gamma"):
         yield f"model.gamma: give {model.name} its own by model.options"
@@ -214,18 +212,11 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "model.init_std: model.init_range says how entries start already; leave one out"
     if model.name == "conve" and train.mode == "negative":
         yield "train.mode: must be kvsall or 1vsall for conve; got negative"
-    if model.rscf_relation_transform is not None and not model.use_rscf:
-        yield "model.rscf_relation_transform: needs model.use_rscf"
-    if config.filters_relations and train.mode != "negative":
-        yield (
-            f"model.use_rscf: train.mode {train.mode} scores all entities, for which filtered "
-            "relations have no loss; set model.rscf_relation_transform=false"
-        )
     if config.distributed.tables == "sharded":
         if med is not None and med.crop == "split":
             yield "distributed.tables: shards cannot rank parts of rows, as med.crop split does"
         if config.filters_relations:
-            yield "distributed.tables: shards need model.rscf_relation_transform=false"
+            yield f"distributed.tables: shards cannot filter the relations of {model.name} by RSCF"
     if med is not None:
         for key in ("loss.name", "loss.alpha", "loss.margin", "data.subsampling"):
             if train.mode == "negative" and _is_set(config, key):
@@ -233,11 +224,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     if (train.epochs is None) == (train.steps is None):
         which = "neither" if train.epochs is None else "both: set one of them to null"
         yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {which}"
-    if not train.eval_every:
-        if train.early_stopping is not None:
-            yield "train.early_stopping: needs evaluations; set train.eval_every"
-        if sched.name == "plateau":
-            yield "sched.name: plateau needs evaluations; set train.eval_every"
+    if train.early_stopping is not None and not train.eval_every:
+        yield "train.early_stopping: needs evaluations; set train.eval_every"
     names = losses_of(train.mode)
     if loss.name not in names and not (is_own(loss.name) and train.mode == "negative"):
         allowed = ", ".join(names)
@@ -257,8 +245,6 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"{key}: {other} and the name {name} contradict each other"
     if sched.milestones != sorted(set(sched.milestones)):
         yield f"sched.milestones: must increase; got {sched.milestones}"
-    if train.steps is not None and sched.warmup_steps > train.steps:
-        yield f"sched.warmup_steps: must be at most train.steps ({train.steps})"
     for key, values in config.search.ranges.items() if config.search is not None else ():
         problem = _problem_of(values)
         if problem is not None:

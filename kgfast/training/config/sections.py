@@ -159,9 +159,8 @@ class ModelConfig(Section):
     """Add inverse relations, and predict a head as the tail of the inverse
     (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them."""
     use_rscf: bool = False
-    """Filter entities and relations by RSCF; not with conve, cp and rescal."""
-    rscf_relation_transform: bool | None = None
-    """Filter relations by RSCF, too: by default with rotate and transe, which can."""
+    """Filter entities by RSCF, and relations, too, of rotate and transe with sampled negatives; not
+    with conve, cp and rescal."""
     embedding_height: Count = 20
     """For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``."""
     channels: Count = 32
@@ -183,8 +182,6 @@ class ModelConfig(Section):
 class MedConfig(Section):
     """Croppable embeddings (Zhu et al. 2025), trained with a loss of their own."""
 
-    enabled: bool = True
-    """``false`` turns the section off."""
     dims: Annotated[list[Count], Field(min_length=1)]
     """Widths of the sub-models, increasing; each is evaluated."""
     submodels_per_step: Count | None = None
@@ -213,10 +210,7 @@ class TrainConfig(Section):
     steps: Count | None = None
     """Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
     replaces the other in the file. A resumed run may have another length: with a schedule that does
-    not span the run (``constant``, ``plateau``) the steps are those of one run of that length."""
-    max_minutes: Positive | None = None
-    """Make no step after so many minutes of this invocation; the evaluation, saving and the test
-    follow. At least one step is made; ``--resume`` has as many minutes again."""
+    not span the run (``constant``) the steps are those of one run of that length."""
     mode: Annotated[Literal["negative", "1vsall", "kvsall"], Word] = "negative"
     """Score positives against drawn negatives; or queries against all entities, with one target
     each (1vsall) or with all known ones (kvsall)."""
@@ -230,8 +224,8 @@ class TrainConfig(Section):
     """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
     state, for ``kgfast explain``; their steps are logged. 0: none."""
     save_best_metric: Annotated[str, Word, AfterValidator(_metric)] = "mrr"
-    """The metric of ``best.safetensors``, early stopping and the plateau schedule: ``mrr``, ``mr``,
-    ``amr``, ``amri``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
+    """The metric of ``best.safetensors`` and early stopping: ``mrr``, ``mr``, ``amr``, ``amri``, or
+    ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
     """Stop before the end."""
     amp: Annotated[Literal["bf16"] | None, Word] = None
@@ -316,8 +310,6 @@ class OptimConfig(Section):
     """The learning rate."""
     weight_decay: NonNegative = 0.0
     """L2 penalty of the rows that a step updates, added to their gradients."""
-    betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
-    """For adam: decay of the first and of the second moment."""
     eps: Positive | None = None
     """1e-8 for adam, 1e-10 for adagrad by default."""
     grad_clip: NonNegative = 0.0
@@ -327,16 +319,14 @@ class OptimConfig(Section):
 class SchedConfig(Section):
     """The learning rate over the run."""
 
-    name: Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word] = "constant"
+    name: Annotated[Literal["constant", "step", "linear", "cosine"], Word] = "constant"
     """linear and cosine end at 0."""
     warmup_steps: CountOrZero = 0
     """Number of steps over which the rate rises linearly from 0."""
     milestones: list[Annotated[Number, Field(gt=0, lt=1)]] = []
     """Fractions of the run after which ``step`` multiplies the rate by ``factor``."""
     factor: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-    """The factor of ``step`` and ``plateau``."""
-    patience: Count = 5
-    """Evaluations without a better metric after which ``plateau`` multiplies by ``factor``."""
+    """The factor of ``step``."""
 
 
 class DistributedConfig(Section):
@@ -373,9 +363,8 @@ class SearchConfig(Section):
     """Minutes of training and evaluations of all trials together."""
     first_rung: Count | None = None
     """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared,
-    at their next evaluation; the run's divided by ``reduction ** 2`` by default."""
-    reduction: Annotated[Whole, Field(ge=2)] = 3
-    """One of so many trials continues from each rung, and the next rung is so many times as far."""
+    at their next evaluation; a ninth of the run's by default. One of three trials continues from
+    each rung, and the next rung is three times as far."""
 
 
 class Sections(Section):
@@ -402,13 +391,7 @@ class Sections(Section):
     search: SearchConfig | None = None
 
     @property
-    def crops(self) -> MedConfig | None:
-        """Return the section of croppable embeddings, if it is there and enabled."""
-        return self.med if self.med is not None and self.med.enabled else None
-
-    @property
     def filters_relations(self) -> bool:
         """Return whether RSCF filters relations, too."""
-        chosen = self.model.rscf_relation_transform
-        can = self.model.name in ("rotate", "transe") if chosen is None else chosen
+        can = self.model.name in ("rotate", "transe") and self.train.mode == "negative"
         return self.model.use_rscf and can

@@ -128,7 +128,7 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
     for other in (
         search_config(optim={"lr": 0.1}),
         search_config({"optim.lr": {"low": 1e-3, "high": 0.3}}),
-        search_config(search={"reduction": 4}),
+        search_config(search={"first_rung": 4}),
         search_config(train={"epochs": 8}),
     ):
         with pytest.raises(ValueError, match="the search was started with another config"):
