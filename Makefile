@@ -103,7 +103,6 @@ lint: $(VENV)/.complete
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(PY) tools/check_allocations.py
-	$(PY) tools/check_words.py
 	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/pages.py --check

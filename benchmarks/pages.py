@@ -11,12 +11,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from typer import Context
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
 from lib.pages import Page, readme, runs, tables
 from lib.results import RESULTS, ROOT
 
 sys.path.append(str(ROOT / "tools"))
-import cli_page
 import config_page
+
+from kgfast.cli import app
 
 HOW_TO = ("classify", "influence", "med_rscf", "paths", "prepared")
 PLACES = {
@@ -29,8 +34,25 @@ PLACES = {
     "versions": "CONTRIBUTING.md",
     "wheel": "docs/index.md",
 }
+COMMANDS = """# Command line
+
+Written by `python benchmarks/pages.py cli` from the command line itself; do not edit.
+
+`python -m kgfast` stands for `kgfast`. A mistake of the user ends in one line and exit code 2;
+`--debug` shows the traceback. [Train a model](../how-to/train.md) and the other how-to pages have
+examples of each command.
+"""
+
+
+def commands() -> str:
+    """Return the page of all commands and options."""
+    group = get_command(app)
+    text = get_docs_for_click(obj=group, ctx=Context(group), name="kgfast")
+    return COMMANDS + text[text.index("\n## ") :]
+
+
 PAGES = {
-    "cli": Page("docs/reference/cli.md", lambda folder: cli_page.page(), is_whole=True),
+    "cli": Page("docs/reference/cli.md", lambda folder: commands(), is_whole=True),
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
     "readme": Page("README.md", readme.block),
     "results": Page("docs/reference/results.md", runs.block),

@@ -15,6 +15,10 @@ SOURCES = (".py", ".h", ".cpp")
 OF_THEIR_OWN = {"support", "fuzz", "gpu", "journeys"}
 # Imports within a function, or for a type, that would close a circle.
 DEFERRED: set[tuple[str, str]] = set()
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
+OPENINGS = re.compile(
+    r"(As|How|Its?|Of|That|Their|They|Those|What|Whether|Where|Which|Who|Whose)\b"
+)
 
 
 def drawn() -> list[str]:
@@ -190,3 +194,11 @@ def test_rooms_stand_on_few_floors():
         floors |= {it: 1 + max((floors[low] for low in below[it]), default=0) for it in ready}
     assert max(floors.values()) <= 8
     assert floors["cli"] == max(floors.values())
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """Openings such as *What is left* point at a noun that the reader must guess."""
+    for path in (it for room in ROOMS for it in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
+            assert not OPENINGS.match(text or ""), f"{path}: {text}"
