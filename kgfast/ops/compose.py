@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from kgfast.kernels.backend import Composition
 from kgfast.kernels.cpu import rotations
@@ -49,7 +48,7 @@ def _(anchors: Tensor) -> Tensor:
     return anchors.new_empty(anchors.shape)
 
 
-@_compose.gradient("anchors", "relations", of="compose")
+@_compose.gradient("anchors", "relations")
 def _compose_backward(
     grad: Tensor, anchors: Tensor, relations: Tensor, how: Composition, need: Sequence[bool]
 ) -> list[Tensor | None]:
@@ -60,7 +59,7 @@ def _compose_backward(
 
 def serves_filters(*tensors: Tensor) -> bool:
     """Return whether a kernel makes filters from float32 tensors that training changes."""
-    fits = all(it.dtype == torch.float32 for it in tensors)
+    fits = all(tensor.dtype == torch.float32 for tensor in tensors) and not is_transformed()
     return fits and has_gradients(*tensors) and offers(tensors[0].device, "filters")
 
 
@@ -90,7 +89,7 @@ def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tens
     return rows.new_empty(*shape, matrix.shape[1]), rows.new_empty(shape)
 
 
-@_filters.gradient("rows", "matrix", of="filters")
+@_filters.gradient("rows", "matrix")
 def _filters_backward(
     grad: Tensor,
     made: _NormedFilters,
@@ -110,12 +109,11 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     Without gradients and graphs, a kernel of the CPU computes both.
     """
     is_plain = type(phases) is Tensor and phases.device.type == "cpu"
-    is_traced = torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
+    is_traced = torch.compiler.is_compiling() or is_transformed()
     if not is_plain or torch.is_grad_enabled() or is_traced:
         return trig.cos_sin(phases)
-    if find_backend(phases.device)[0] != "cpu":
-        return trig.cos_sin(phases)
-    return rotations.cos_sin(phases)
+    serves = find_backend(phases.device)[0] == "cpu"
+    return rotations.cos_sin(phases) if serves else trig.cos_sin(phases)
 
 
 def _kernels_of(tensor: Tensor) -> Any:

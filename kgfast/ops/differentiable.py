@@ -37,24 +37,9 @@ def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
-def refuse_transforms(name: str, *tensors: Tensor | None) -> None:
-    """Raise under transforms of ``torch.func`` and for a forward-mode derivative."""
-    if is_transformed() or (forward_ad._current_level >= 0 and _have_tangents(tensors)):
-        raise NotImplementedError(
-            f"kgfast.ops.{name} has neither a forward-mode derivative nor transforms of torch.func "
-            f"(grad, vmap, jvp, hessian): use backward() or torch.autograd.grad"
-        )
-
-
-def _have_tangents(tensors: Sequence[Tensor | None]) -> bool:
-    return any(
-        isinstance(it, Tensor) and forward_ad.unpack_dual(it).tangent is not None for it in tensors
-    )
-
-
 def is_transformed() -> bool:
     """Return whether a transform of torch runs, such as those of ``torch.func``."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def refuse_sparse(name: str) -> None:
@@ -67,10 +52,10 @@ def refuse_sparse(name: str) -> None:
 
 
 def has_gradients(*tensors: Tensor | None) -> bool:
-    """Return whether a backward may follow that no transform of torch makes."""
-    if not torch.is_grad_enabled() or is_transformed():
-        return False
-    return any(it is not None and it.requires_grad for it in tensors)
+    """Return whether a backward may follow."""
+    return torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
 
 
 def empty_scores(queries: Tensor, shape: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -85,7 +85,7 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
-    operands = _checked("bce", queries, candidates, bias, score, divisor, precision)
+    operands = _checked(queries, candidates, bias, score, divisor, precision)
     check_index("positive_indptr", positive_indptr, (operands.num_queries + 1,), candidates)
     check_index("positive_indices", positive_indices, (None,), candidates)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
@@ -133,14 +133,13 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
-    operands = _checked("cross_entropy", queries, candidates, bias, score, divisor, precision)
+    operands = _checked(queries, candidates, bias, score, divisor, precision)
     check_index("targets", targets, (operands.num_queries,), candidates)
     check_share("label_smoothing", label_smoothing)
     return _loss(operands, CrossEntropy(targets, float(label_smoothing)), divisor)
 
 
 def _checked(
-    name: str,
     queries: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
@@ -148,7 +147,6 @@ def _checked(
     divisor: float | None,
     precision: str,
 ) -> Operands:
-    common.refuse_transforms(name, queries, candidates, bias)
     check_precision(precision)
     operands = checked_operands(queries, candidates, score, bias, precision=precision)
     if precision != "float32" and (score != "dot" or operands.queries.dtype != torch.float32):
@@ -171,15 +169,13 @@ def check_precision(precision: str) -> None:
 
 def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -> Tensor:
     tensors = operands.queries, operands.table, operands.bias
-    backend = common.chosen_backend(operands.queries)
+    backend, loss = common.chosen_backend(operands.queries), loss.contiguous()
     # a gradient in half precision would be rounded before it is scaled
-    is_full = all(it is None or it.dtype in _FULL for it in tensors)
+    is_full = all(tensor is None or tensor.dtype in _FULL for tensor in tensors)
     is_eager = common.has_gradients(*tensors) and not torch.compiler.is_compiling()
     if is_eager and (divisor is None or (is_full and operands.num_queries)):
-        result: Tensor = _Eager.apply(  # type: ignore[no-untyped-call]
-            *tensors, operands, loss, None if divisor is None else float(divisor), backend
-        )
-        return result
+        call = operands, loss, None if divisor is None else float(divisor), backend
+        return cast(Tensor, _Eager.apply(*tensors, *call))  # type: ignore[no-untyped-call]
     if isinstance(loss, Bce):
         rows = _rows(operands, loss, None, backend)[0]
     else:
@@ -204,35 +200,33 @@ class _Eager(Function):
         divisor: float | None,
         backend: str,
     ) -> Tensor:
-        labels = [it for it in vars(loss).values() if isinstance(it, Tensor)]
+        labels = [value for value in vars(loss).values() if isinstance(value, Tensor)]
         ctx.save_for_backward(queries, candidates, bias, *labels)
-        loss, need = loss.contiguous(), LossNeed(*ctx.needs_input_grad[:3])
+        need = LossNeed(*ctx.needs_input_grad[:3])
         ctx.call = operands, loss, divisor, backend, need
-        with common.no_autocast(queries.device):
-            if divisor is None:
-                rows = run.loss_value(operands, loss, backend=backend, keep=True)
-                ctx.made = rows._replace(rows=rows.linear)
-                return rows.rows
-            total = run.loss_total(*ctx.call)
-            ctx.made = total.gradients
-            return total.total
+        if divisor is None:
+            rows = run.loss_value(operands, loss, backend=backend, keep=True)
+            ctx.made = rows._replace(rows=rows.linear)
+            return rows.rows
+        total = run.loss_total(*ctx.call)
+        ctx.made = total.gradients
+        return total.total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise once_only("bce and cross_entropy")
+            raise once_only()
         assert ctx.saved_tensors  # raises if a saved tensor was changed meanwhile
         operands, loss, divisor, backend, need = ctx.call
-        made, grad = ctx.made, grad.resolve_neg()
+        made, grad, ctx.made = ctx.made, grad.resolve_neg(), None
         with common.no_autocast(grad.device):
             losses = run.losses_of(operands, backend)
             if divisor is None:
                 ctx.made = made._replace(scores=None)
                 gradients = losses.gradients(operands, loss, grad, need, made)
             else:
-                ctx.made = None
                 gradients = made or run.loss_total(*ctx.call).gradients
-                losses.scale([it for it in gradients if it is not None], grad)
+                losses.scale([each for each in gradients if each is not None], grad)
         return *_shaped(gradients, operands.bias), None, None, None, None
 
 
@@ -241,11 +235,10 @@ def _rows(
     operands: Operands, bce: Bce | None, softmax: CrossEntropy | None, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Return row losses and, for softmax, the logsumexp of each in float64 for the backward."""
-    loss = bce or softmax
-    assert loss is not None
-    made = run.loss_value(operands, loss.contiguous(), backend=backend)
-    logsumexp = made.linear[:0] if made.logsumexp is None else made.logsumexp
-    return made.rows, logsumexp.clone() if bce else logsumexp
+    made = run.loss_value(operands, _one_of(bce, softmax), backend=backend)
+    if made.logsumexp is None or bce is not None:
+        return made.rows, made.linear.new_empty(0)
+    return made.rows, made.logsumexp
 
 
 @_rows.fake
@@ -254,7 +247,7 @@ def _(operands: Operands, bce: Bce | None) -> tuple[Tensor, Tensor]:
     return rows, rows.new_empty(0 if bce else len(rows), dtype=torch.float64)
 
 
-@_rows.gradient("queries", "table", "bias", of="bce and cross_entropy")
+@_rows.gradient("queries", "table", "bias")
 def _rows_backward(
     grad: Tensor,
     logsumexp: Tensor,
@@ -264,17 +257,19 @@ def _rows_backward(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
+    made, losses = LossRows(grad, logsumexp, logsumexp), run.losses_of(operands, backend)
+    call = operands, _one_of(bce, softmax), grad.resolve_neg(), LossNeed(*need), made
+    return _shaped(losses.gradients(*call), operands.bias)
+
+
+def _one_of(bce: Bce | None, softmax: CrossEntropy | None) -> Bce | CrossEntropy:
     loss = bce or softmax
     assert loss is not None
-    made, needed = LossRows(grad, logsumexp, logsumexp), LossNeed(*need)
-    losses, weights = run.losses_of(operands, backend), grad.resolve_neg()
-    gradients = losses.gradients(operands, loss.contiguous(), weights, needed, made)
-    return _shaped(gradients, operands.bias)
+    return loss.contiguous()
 
 
 def _shaped(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, candidates and bias, with the bias's shape and dtype."""
-    of_bias = made.bias
-    if bias is not None and of_bias is not None:
-        of_bias = common.bias_gradient(of_bias, bias)
-    return made.queries, made.table, of_bias
+    if bias is None or made.bias is None:
+        return made
+    return made._replace(bias=common.bias_gradient(made.bias, bias))

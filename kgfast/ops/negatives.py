@@ -92,9 +92,7 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> 
     )
 
 
-@_negative_loss.gradient(
-    *("queries", "table", "bias", "factor", "positive"), of="losses of negatives", rows=True
-)
+@_negative_loss.gradient(*("queries", "table", "bias", "factor", "positive"), rows=True)
 def _negative_backward(
     grad: Tensor,
     own: Tensor,

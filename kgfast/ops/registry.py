@@ -20,6 +20,7 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -27,12 +28,11 @@ from typing import (
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, Score
-from kgfast.ops.differentiable import no_autocast, refuse_transforms
+from kgfast.ops.differentiable import is_transformed, no_autocast
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.row_gradients import RowGradients
 
@@ -70,7 +70,6 @@ class Operator(Generic[P, R]):
         self, name: str, body: Callable[P, R], *, waits: bool = False, results: int = 0
     ) -> None:
         self.name, self.body, self.waits, self._results = name, body, waits, results
-        self.public_name = name  # name in errors
         hints = get_type_hints(body)
         self.parameters = [*inspect.signature(body).parameters]
         parsed = {name: _parsed(hints[name], name) for name in self.parameters}
@@ -83,7 +82,7 @@ class Operator(Generic[P, R]):
         self.flat: Callable[P, list[Any]] = eval(  # noqa: S307 (our names)
             f"lambda {', '.join(self.parameters)}: [{reads}]"
         )
-        self.built = self._builder(self.parameters)
+        self._built = self._builder(self.parameters)
         self._fake: Body = _no_fake
         self._is_differentiable = False
         self._untraced: Body | None = None
@@ -99,21 +98,19 @@ class Operator(Generic[P, R]):
         library.impl(name, self._run, "CompositeExplicitAutograd")
         fake: Body = lambda *values: self._fake(*values)  # noqa: E731
         torch.library.register_fake(f"kgfast::{name}", fake, lib=library)
-        self._registered = getattr(torch.ops.kgfast, name).default
+        self.registered = getattr(torch.ops.kgfast, name).default
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the operator through torch."""
-        result: R = self.call(*self.flat(*args, **kwargs))
-        return result
-
-    def call(self, *values: Any) -> Any:
-        """Call with values of the schema."""
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            refuse_transforms(self.public_name, *values)
+        if is_transformed():
+            raise NotImplementedError(
+                "operators of kgfast have neither a forward-mode derivative nor transforms of "
+                "torch.func (grad, vmap, jvp, hessian): use backward() or torch.autograd.grad"
+            )
         if self._is_differentiable:
-            return self._registered(*values)
+            return cast(R, self.registered(*self.flat(*args, **kwargs)))
         with torch.no_grad():
-            return self._registered(*values)
+            return cast(R, self.registered(*self.flat(*args, **kwargs)))
 
     def fake(self, function: Body) -> Body:
         """Register a function that returns the result without values.
@@ -124,40 +121,34 @@ class Operator(Generic[P, R]):
         self._fake = lambda *values: function(*build(*values))
         return function
 
-    def gradient(
-        self, *wrt: str, of: str, rows: bool = False
-    ) -> Callable[[Body], "Operator[..., Any]"]:
+    def gradient(self, *wrt: str, rows: bool = False) -> Callable[[Body], "Operator[..., Any]"]:
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
 
         The function's parameters are ``grad``, which is the gradient of the first result; the last
         results, by any name or as a structure; some of the parameters of this operator; and
         ``need``, a bool for each of the tensors ``wrt``, which are named by their fields. The
-        function returns a gradient for each, None if not needed. Errors name the operator by
-        ``of``. With ``rows``, the function has the parameters ``sparse`` and ``backend``, and
-        returns int64 ids as the last result: if ``sparse``, the rows in the table's gradient.
+        function returns a gradient for each, None if not needed. With ``rows``, the function has
+        the parameters ``sparse`` and ``backend``, and returns int64 ids as the last result: if
+        ``sparse``, the rows in the table's gradient.
         """
 
         def register(function: Body) -> Operator[..., Any]:
+            count = len(wrt) + rows
             backward: Operator[..., Any] = Operator(
-                f"{self.name}_backward", function, waits=self.waits, results=len(wrt) + rows
+                f"{self.name}_backward", function, waits=self.waits, results=count
             )
             gradient = _Gradient(self, backward, wrt, rows)
             backward._fake = gradient.fake
-            self.public_name = backward.public_name = of
-            self._differentiable_by(gradient.differentiate, gradient.save)
-            backward._differentiable_by(backward._refuse)
+            torch.library.register_autograd(
+                f"kgfast::{self.name}",
+                gradient.differentiate,
+                setup_context=gradient.save,
+                lib=_libraries[self.name],
+            )
+            self._is_differentiable = True
             return backward
 
         return register
-
-    def _differentiable_by(self, backward: Body, save: Body | None = None) -> None:
-        torch.library.register_autograd(
-            f"kgfast::{self.name}", backward, setup_context=save, lib=_libraries[self.name]
-        )
-        self._is_differentiable = True
-
-    def _refuse(self, *_: Any) -> None:
-        raise once_only(self.public_name)
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Return the places of values in the schema, each by its path or the name of its field."""
@@ -185,21 +176,16 @@ class Operator(Generic[P, R]):
     def serve(self, *values: Any) -> Any:
         """Run the body without autocast."""
         with no_autocast(values[0].device):
-            made: Any = self.body(*self.built(*values))  # type: ignore[call-arg]
+            made: Any = self.body(*self._built(*values))  # type: ignore[call-arg]
         if self._results:
-            made = [*made]
-            for place, tensor in enumerate(made):
-                made[place] = values[0].new_empty(0) if tensor is None else tensor
+            made = [values[0].new_empty(0) if tensor is None else tensor for tensor in made]
             made = made[0] if self._results == 1 else tuple(made)
         return made
 
 
-def once_only(name: str) -> RuntimeError:
+def once_only() -> RuntimeError:
     """Make the error of a second derivative."""
-    return RuntimeError(
-        f"kgfast.ops.{name} can be differentiated once; a second derivative (create_graph=True) "
-        "does not exist"
-    )
+    return RuntimeError("losses and operators of kgfast can be differentiated once: create_graph")
 
 
 def operator(name: str, *, waits: bool = False) -> Callable[[Callable[P, R]], Operator[P, R]]:
@@ -217,13 +203,15 @@ class _Gradient:
         wrt: Sequence[str],
         has_rows: bool,
     ) -> None:
-        self._backward, self._wrt, self._has_rows = backward, wrt, has_rows
+        self._backward, self._has_rows = backward.registered, has_rows
         leaves = backward.leaves[1:-1]
         inputs = [path for path in leaves if path.partition(".")[0] in forward.parameters]
         self._num_kept, self._num_inputs = len(leaves) - len(inputs), len(forward.leaves)
         self._inputs, self._places = forward.places(inputs), forward.places(wrt)
         self._tensors = backward.places(wrt)
-        self._sparse = backward.places(["sparse", "backend", "table"]) if has_rows else []
+        if has_rows:
+            self._table = wrt.index("table")
+            self._sparse, self._name = backward.places(["sparse", "backend"])
 
     def fake(self, *values: Any) -> Any:
         tensors = [values[place] for place in self._tensors]
@@ -233,10 +221,9 @@ class _Gradient:
         ]
         if self._has_rows:
             count: int | torch.SymInt = 0
-            table = self._wrt.index("table")
-            if values[self._sparse[0]] and values[-1][table]:  # a number of distinct ids
+            if values[self._sparse] and values[-1][self._table]:  # a number of distinct ids
                 count = torch.library.get_ctx().new_dynamic_size()
-                made[table] = tensors[table].new_empty(count, tensors[table].shape[1])
+                made[self._table] = made[self._table].new_empty(count, made[self._table].shape[1])
             made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
         return made[0] if len(made) == 1 else tuple(made)
 
@@ -244,38 +231,34 @@ class _Gradient:
         results = output if isinstance(output, tuple) else (output,)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
-        ctx.result = results[0].shape, results[0].dtype, results[0].device
-        tensors, ctx.inputs = list(results[len(results) - self._num_kept :]), []
-        for place in self._inputs:
-            is_tensor = isinstance(inputs[place], Tensor)
-            tensors.append(inputs[place] if is_tensor else None)
-            ctx.inputs.append(None if is_tensor else inputs[place])
-        ctx.save_for_backward(*tensors)
+        given = [inputs[place] for place in self._inputs]
+        tensors = [value if isinstance(value, Tensor) else None for value in given]
+        ctx.others = [None if isinstance(value, Tensor) else value for value in given]
+        ctx.save_for_backward(*results[len(results) - self._num_kept :], *tensors)
 
     def differentiate(
         self, ctx: Any, grad: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        need = list(map(ctx.needs_input_grad.__getitem__, self._places))
+        if torch.is_grad_enabled():
+            raise once_only()
+        gradients: list[Tensor | None] = [None] * self._num_inputs
         if grad is None:
-            shape, dtype, device = ctx.result
-            grad = torch.zeros(shape, dtype=dtype, device=device)
+            return tuple(gradients)
+        need = list(map(ctx.needs_input_grad.__getitem__, self._places))
         saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
         values = [grad, *saved[: self._num_kept]]
-        for value, tensor in zip(ctx.inputs, saved[self._num_kept :], strict=True):
+        for value, tensor in zip(ctx.others, saved[self._num_kept :], strict=True):
             values.append(value if tensor is None else tensor)
-        values.append(need)
-        made = self._backward.call(*values)
+        made = self._backward(*values, need)
         made = [made] if isinstance(made, Tensor) else list(made)
         if self._has_rows:
-            sparse, backend, place = self._sparse
-            table, ids = self._wrt.index("table"), made.pop()
-            if values[sparse] and need[table]:
-                repeats = kernel_of(get_backend(values[backend]), "row_sums") is not None
-                rows = RowGradients(ids, made[table], repeats)
-                made[table] = rows.to_sparse(len(values[place]))
-        gradients: list[Tensor | None] = [None] * self._num_inputs
-        for at, needed, gradient in zip(self._places, need, made, strict=True):
-            gradients[at] = gradient if needed else None
+            table, ids = self._table, made.pop()
+            if values[self._sparse] and need[table]:
+                repeats = kernel_of(get_backend(values[self._name]), "row_sums") is not None
+                num_rows = len(values[self._tensors[table]])
+                made[table] = RowGradients(ids, made[table], repeats).to_sparse(num_rows)
+        for place, needed, gradient in zip(self._places, need, made, strict=True):
+            gradients[place] = gradient if needed else None
         return tuple(gradients)
 
 

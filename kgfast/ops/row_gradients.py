@@ -65,17 +65,17 @@ class RowGradients:
         TypeError, ValueError
             For a dense gradient, or a gradient with sparse rows.
         """
-        if not isinstance(gradient, Tensor) or gradient.layout != torch.sparse_coo:
-            kind = gradient.layout if isinstance(gradient, Tensor) else type(gradient).__name__
-            raise TypeError(f"gradient must be torch.sparse_coo; got {kind}")
+        layout = getattr(gradient, "layout", type(gradient).__name__)
+        if layout != torch.sparse_coo:
+            raise TypeError(f"gradient must be torch.sparse_coo; got {layout}")
         if gradient.sparse_dim() != 1:
             raise ValueError(f"gradient must have one sparse axis; got {gradient.sparse_dim()}")
         ids, rows = gradient._indices()[0], gradient._values().detach()
         if gradient.is_coalesced():
             return cls(ids, rows)
-        kept = getattr(gradient, _KEPT, None)
-        if kept is not None and kept._is_in(gradient):
-            return cls(ids, rows, kept.repeats)
+        kept: RowGradients | None = getattr(gradient, _KEPT, None)
+        if kept is not None and len(kept.ids) == len(ids) and kept.ids.data_ptr() == ids.data_ptr():
+            return kept  # an addition makes new ids
         sums = _sums_for(rows)
         if sums is not None:
             return _summed_by(sums, [(ids, rows)])
@@ -93,11 +93,6 @@ class RowGradients:
         if self.repeats:
             setattr(gradient, _KEPT, self)
         return gradient
-
-    def _is_in(self, gradient: Tensor) -> bool:
-        """Return whether a gradient still has these ids: an addition makes new ones."""
-        ids = gradient._indices()
-        return ids.shape[1] == len(self.ids) and ids.data_ptr() == self.ids.data_ptr()
 
     def distinct(self) -> "RowGradients":
         """Return equal gradients without repeats; the host waits for the number of rows."""
@@ -126,18 +121,25 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     if sums is not None:
         return _summed_by(sums, parts)
     if first is not None and len(first.ids):
-        places = [place for ids, _ in others if (place := _places(ids, first.ids)) is not None]
-        if len(places) == len(others):
-            for place, (_, rows) in zip(places, others, strict=True):
-                _add_rows(first.rows, place, rows)
+        placed = [(_places(ids, first.ids), rows) for ids, rows in others]
+        known = [(place, rows) for place, rows in placed if place is not None]
+        if len(known) == len(others):
+            add_to(first.rows, known)
             return first
-    return _summed(parts)
+    distinct, of_all = torch.cat([ids for ids, _ in parts]).unique(return_inverse=True)
+    places = of_all.split([len(ids) for ids, _ in parts])
+    total = parts[0][1].new_zeros(len(distinct), *parts[0][1].shape[1:])
+    add_to(total, [(place, rows) for place, (_, rows) in zip(places, parts, strict=True)])
+    return RowGradients(distinct, total)
 
 
 def add_to(table: Tensor, parts: Sequence[Part]) -> None:
-    """Add row gradients to the gradient of a whole table ``[N, G]``."""
+    """Add row gradients to the gradient of a whole table ``[N, G]``, in a fixed order."""
     for ids, rows in parts:
-        _add_rows(table, ids, rows)
+        if table.device.type == "cpu":
+            table.index_add_(0, ids, rows)
+        else:  # index_add_ has no fixed order on a GPU
+            table.index_put_((ids,), rows, accumulate=True)
 
 
 def part_of(gradient: Tensor) -> Part:
@@ -184,14 +186,12 @@ class _ReadRows(Function):
         if whole is None and not others:
             return None, *unused
         if whole is not None and not whole.is_sparse:
-            for ids, part in others:
-                _add_rows(whole, ids, part)
+            add_to(whole, others)
             return whole, *unused
         if _sums_for(others[0][1] if whole is None else whole._values()) is not None:
             if whole is not None:
-                others = [(whole._indices()[0], whole._values()), *others]
-            together = _joined(others)
-            return _sparse(*together, ctx.num_rows, is_coalesced=False), *unused
+                others = [part_of(whole), *others]
+            return _sparse(*_joined(others), ctx.num_rows, is_coalesced=False), *unused
         first = None if whole is None else RowGradients.of(whole)
         return merge(first, others).to_sparse(ctx.num_rows), *unused
 
@@ -228,23 +228,7 @@ def _summed_by(sums: SumRows, parts: Sequence[Part]) -> RowGradients:
     return RowGradients(ids, sums(ids, order, rows), repeats=True)
 
 
-def _summed(parts: Sequence[Part]) -> RowGradients:
-    ids, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)
-    rows = parts[0][1].new_zeros(len(ids), *parts[0][1].shape[1:])
-    for part, place in zip(parts, places.split([len(part[0]) for part in parts]), strict=True):
-        _add_rows(rows, place, part[1])
-    return RowGradients(ids, rows)
-
-
 def _places(ids: Tensor, base: Tensor) -> Tensor | None:
     """Return the places of ids in ascending ids; None if one is not among them."""
     places = torch.searchsorted(base, ids.contiguous()).clamp_(max=len(base) - 1)
     return places if torch.equal(base.index_select(0, places), ids) else None
-
-
-def _add_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Add rows that may repeat, in a fixed order: index_add_ has none on a GPU."""
-    if table.device.type == "cpu":
-        table.index_add_(0, ids, rows)
-    else:
-        table.index_put_((ids,), rows, accumulate=True)

@@ -8,20 +8,14 @@ nor the checked candidates of an earlier batch.
 import warnings
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.above import counts_above, list_above, lowest_scores
 from kgfast.kernels.checks import Checks, check_finite, checks_values
-from kgfast.kernels.labels import (
-    Bce,
-    CrossEntropy,
-    LossChecks,
-    LossNeed,
-    LossRows,
-    LossTotal,
-)
+from kgfast.kernels.labels import Bce, CrossEntropy, LossChecks, LossNeed, LossRows, LossTotal
 from kgfast.kernels.losses import Losses
 from kgfast.kernels.operands import Above, Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.passes import TORCH_PASSES, Passes
@@ -187,8 +181,14 @@ def losses_of(operands: Operands, backend: str | None = None) -> Losses:
     chosen = get_backend(backend or chosen_backend(operands.queries))
     if operands.precision not in chosen.precisions:
         _warn_of_float32(operands.precision)
-    losses: Losses = chosen.losses
-    return losses
+    return cast(Losses, chosen.losses)
+
+
+@cache
+def _warn_of_float32(precision: str) -> None:
+    warnings.warn(
+        f"precision: {precision} is for GPUs; on the CPU losses multiply in float32", stacklevel=2
+    )
 
 
 def loss_value(
@@ -203,23 +203,17 @@ def loss_value(
     ``keep`` is that of :meth:`kgfast.kernels.losses.Losses.value`.
     """
     with no_autocast(operands.queries.device):
-        checks = _loss_checks(operands, loss)
-        return losses_of(operands, backend).value(operands, loss, checks, keep=keep)
+        losses, checks = losses_of(operands, backend), _loss_checks(operands, loss)
+        return losses.value(operands, loss, checks, keep=keep)
 
 
 def loss_total(
     operands: Operands, loss: Bce | CrossEntropy, divisor: float, backend: str, need: LossNeed
 ) -> LossTotal:
     """Return the sum of :func:`loss_value`, divided, and the gradients."""
-    losses, checks = losses_of(operands, backend), _loss_checks(operands, loss)
-    return losses.value_and_gradients(operands, loss, divisor, need, checks)
-
-
-@cache
-def _warn_of_float32(precision: str) -> None:
-    warnings.warn(
-        f"precision: {precision} is for GPUs; on the CPU losses multiply in float32", stacklevel=2
-    )
+    with no_autocast(operands.queries.device):
+        losses, checks = losses_of(operands, backend), _loss_checks(operands, loss)
+        return losses.value_and_gradients(operands, loss, divisor, need, checks)
 
 
 def _loss_checks(operands: Operands, loss: Bce | CrossEntropy) -> LossChecks | None:
@@ -232,15 +226,15 @@ def _loss_checks(operands: Operands, loss: Bce | CrossEntropy) -> LossChecks | N
 
 def _check_label_values(operands: Operands, loss: Bce | CrossEntropy) -> None:
     """Check the values of labels: every row has a positive, ids are in range, none is masked."""
-    count = operands.candidates.num_rows
     if isinstance(loss, CrossEntropy):
-        check_ids("targets", loss.targets, count)
-        smoothing = "label_smoothing", loss.smoothing
-        return check_unmasked(operands.bias, count, loss.targets, "targets", smoothing)
-    check_indptr(loss.indptr, len(loss.indices), "positive")
-    empty = loss.indptr.diff() == 0
-    if bool(empty.any()):
-        row = int(empty.nonzero()[0])
-        raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
-    check_ids("positive_indices", loss.indices, count)
-    check_unmasked(operands.bias, count, loss.indices, "positive_indices", ("label_c", loss.c))
+        name, ids, smoothing = "targets", loss.targets, ("label_smoothing", loss.smoothing)
+    else:
+        name, ids, smoothing = "positive_indices", loss.indices, ("label_c", loss.c)
+        check_indptr(loss.indptr, len(ids), "positive")
+        empty = (loss.indptr.diff() == 0).nonzero()
+        if len(empty):
+            row = int(empty[0])
+            raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
+    count = operands.candidates.num_rows
+    check_ids(name, ids, count)
+    check_unmasked(operands.bias, count, ids, name, smoothing)

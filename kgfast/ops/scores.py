@@ -153,9 +153,7 @@ def _shape(operands: Operands, index: Tensor | None) -> tuple[int, ...]:
     return pairs if operands.dims is None else (len(operands.dims), *pairs)
 
 
-@_scores.gradient(
-    *("queries", "table", "bias", "factor"), of="pairwise_scores and indexed_scores", rows=True
-)
+@_scores.gradient(*("queries", "table", "bias", "factor"), rows=True)
 def _backward(
     grad: Tensor,
     operands: Operands,

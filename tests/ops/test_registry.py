@@ -75,7 +75,7 @@ def test_a_gradient_gets_kept_results_and_arguments_by_name():
     def _(value: Tensor) -> tuple[Tensor, Tensor]:
         return torch.empty_like(value), torch.empty_like(value)
 
-    @body.gradient("value", "other", of="scale")
+    @body.gradient("value", "other")
     def _(
         grad: Tensor, kept: Tensor, value: Tensor, count: int, other: Tensor, need: Sequence[bool]
     ):

@@ -286,7 +286,7 @@ class TestNegatives:
         with ops.use_backend("triton"):
             loss = negative_loss(operands, Sampled(positive), problem.loss)
             (gradient,) = torch.autograd.grad(loss.sum(), queries, create_graph=True)
-            with pytest.raises(RuntimeError, match="can be differentiated once"):
+            with pytest.raises(RuntimeError, match="differentiated once"):
                 gradient.sum().backward()
 
     @pytest.mark.parametrize(
