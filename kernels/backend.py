@@ -16,7 +16,6 @@ class Into(NamedTuple):
     queries: Tensor | None  # [B, F] of the plan's dtype: added to
     table: Tensor | None  # [N, G] of the table's dtype: overwritten, unless adds_to_table
     adds_to_table: bool = False  # the table, which is then float32, holds a part already
-    room: Tensor | None = None  # [B, F], memory for a part of the gradient of queries, overwritten
 
 
 class AdamStep(NamedTuple):

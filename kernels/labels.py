@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .checks import inside_of, rising_of
@@ -25,6 +26,14 @@ class Bce:
             return self
         first, last = int(indptr[0]), int(indptr[-1])
         return replace(self, indptr=indptr - first, indices=self.indices[first:last])
+
+    def positives(self) -> tuple[Tensor, Tensor]:
+        """Return queries and ids ``[P]`` of distinct pairs, by rising id, then query."""
+        count = len(self.indptr) - 1
+        rows = torch.arange(count, dtype=torch.int64, device=self.indptr.device)
+        rows = rows.repeat_interleave(self.indptr.diff())
+        pairs = (self.indices * count).add_(rows).unique()
+        return pairs % count, pairs // count
 
     def inside(self, count: int) -> "Bce":
         """Clamp labels to rows of ``count`` candidates: nothing is read out of bounds."""
@@ -48,6 +57,11 @@ class CrossEntropy:
     def of_queries(self, rows: slice) -> "CrossEntropy":
         """Return the loss of a block of queries."""
         return replace(self, targets=self.targets[rows])
+
+    def positives(self) -> tuple[Tensor, Tensor]:
+        """Return queries and targets ``[B]``, by rising target."""
+        ids, queries = self.targets.sort(stable=True)
+        return queries, ids
 
     def inside(self, count: int) -> "CrossEntropy":
         """Clamp targets to rows of ``count`` candidates."""

@@ -5,34 +5,37 @@ Row losses of scores ``x`` (bias included), with positives ``P``, target ``t`` a
     bce             sum_j softplus(x_j) - c sum_j x_j - a sum_{j in P} x_j
     cross entropy   logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
 
-Elementwise work and sums over a chunk (torch's sum is a tree) are in the dtype of the scratch. Sums
-of chunks are in float64, in order. Two runs are bit-equal, for any number of threads. Positives are
-sorted by candidate once, so that a chunk's positives are a slice.
+Elementwise work and sums over a tile (torch's sum is a tree) are in the dtype of the scratch. Sums
+of tiles are in float64, in order. Two runs are bit-equal, for any number of threads.
 
 Cost model, per score: one exponential and one logarithm forward, one exponential backward, and
 three to five passes over one scratch. A backward computes scores again, unless a loss and its
-gradients are made together. Memory: the scratch (sweeps.py), O(B + nnz).
+gradients are made together. Memory: the scratch, the needed gradients, O(B + nnz).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .backend import Into
 from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
-from .operands import Operands
-from .positives import Positives
-from .sweeps import GradientSums, Sweep, result_dtype, sweeps
+from .operands import Need, Operands
+from .spares import empty_like
 
 # Queries per block when gradients are made ahead: reading and writing the gradients of a table, 8
 # bytes per number, takes as long as a third of this many scores.
 _LEAST_QUERIES = 128
+# A single row below 2**15 numbers is summed by one thread, so the order does not depend on the
+# number of threads.
+_WIDEST_TILE = 1 << 14
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 class Losses:
-    """Losses of a backend that scores chunks of candidates; others override all methods.
+    """Losses of a backend that scores tiles of candidates; others override all methods.
 
     Without ``checks``, and in gradients, nothing is checked: wrong labels make results void, but
     nothing is read out of bounds.
@@ -55,12 +58,17 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, checks)
         if isinstance(loss, Bce):
-            made, _ = self._bce_results(operands, loss, None, _NOTHING)
+            rows, _ = self._bce(operands, loss, _weights(operands, 1.0), _NOTHING)
         else:
-            made = self._cross_entropy(operands, loss, keep=keep)
+            pairs = operands.num_queries * operands.candidates.num_rows
+            plan = self._backend.loss_plan(operands)
+            keep = keep and pairs <= plan.kept
+            kept = operands.queries.new_empty(pairs, dtype=plan.dtype) if keep else None
+            rows, _ = self._cross_entropy(_Sweep(self._backend, operands, kept=kept), loss)
+            rows = rows._replace(scores=kept)
         if checks is not None:
-            checks.scores(made.linear)
-        return made
+            checks.scores(rows.linear)
+        return rows
 
     def gradients(
         self,
@@ -68,7 +76,7 @@ class Losses:
         loss: Bce | CrossEntropy,
         weights: Tensor,
         need: LossNeed,
-        made: LossRows | None = None,
+        rows: LossRows | None = None,
     ) -> LossGradients:
         """Return the gradients of the sum of row losses times ``weights [B]``.
 
@@ -76,9 +84,22 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, None)
         if isinstance(loss, Bce):
-            return self._bce_results(operands, loss, weights.contiguous(), need, has_rows=False)[1]
-        assert made is not None
-        return self._cross_entropy_gradients(operands, loss, weights, need, made)
+            return self._bce(operands, loss, weights.contiguous(), need)[1]
+        assert rows is not None
+        assert rows.logsumexp is not None
+        sweep = _Sweep(self._backend, operands, need, kept=rows.scores)
+        grad = weights.double()
+        # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
+        near = rows.logsumexp.to(sweep.dtype)
+        scale = grad * (near.double() - rows.logsumexp).exp_()
+        share = grad * (loss.smoothing / max(1, operands.candidates.num_rows))
+        factors = near, *(it.to(sweep.dtype) for it in (scale, share, (1 - loss.smoothing) * grad))
+        for tile in sweep.tiles(loss, is_scored=rows.scores is not None):
+            near, scale, every, hit = (factor[tile.queries] for factor in factors)
+            self._backend.passes.softmax_slopes(tile.scores, near, scale, every)
+            tile.scores[tile.positives] -= hit[tile.positives[0]]
+            sweep.backward(tile)
+        return sweep.gradients()
 
     def value_and_gradients(
         self,
@@ -90,21 +111,19 @@ class Losses:
     ) -> LossTotal:
         """Return the sum of row losses, divided, and the gradients."""
         loss = _safe_labels(operands, loss, checks)
-        weights = operands.queries.new_full((operands.num_queries,), 1 / divisor)
-        gradients = LossGradients(None, None, None)
+        weights, gradients = _weights(operands, 1 / divisor), LossGradients(None, None, None)
         if isinstance(loss, Bce):
-            made, gradients = self._bce_results(
-                operands, loss, weights if any(need) else None, need
-            )
+            rows, gradients = self._bce(operands, loss, weights, need)
         elif any(need) and (step := self._queries_at_once(operands)):
-            made, gradients = self._cross_entropy_ahead(operands, loss, weights, need, step)
+            sweep = _Sweep(self._backend, operands, need, step)
+            rows, gradients = self._cross_entropy(sweep, loss, weights)
         else:
-            made = self._cross_entropy(operands, loss, keep=any(need))
+            rows = self.value(operands, loss, keep=any(need))
             if any(need):
-                gradients = self._cross_entropy_gradients(operands, loss, weights, need, made)
+                gradients = self.gradients(operands, loss, weights, need, rows)
         if checks is not None:
-            checks.scores(made.linear)
-        return LossTotal(made.rows.sum() / divisor, made.linear, gradients)
+            checks.scores(rows.linear)
+        return LossTotal(rows.rows.sum() / divisor, rows.linear, gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Multiply up to three contiguous gradients by a factor, in place.
@@ -115,84 +134,58 @@ class Losses:
             for gradient in gradients:
                 gradient.mul_(factor)
 
-    def _bce_results(
-        self,
-        operands: Operands,
-        loss: Bce,
-        weights: Tensor | None,
-        need: LossNeed,
-        *,
-        has_rows: bool = True,
+    def _bce(
+        self, operands: Operands, loss: Bce, weights: Tensor, need: LossNeed
     ) -> tuple[LossRows, LossGradients]:
-        """Sweep scores once for rows, gradients or both; without ``has_rows`` the rows are void."""
-        total, linear = _row_sums(operands), _row_sums(operands)
-        sums = GradientSums(self._backend, operands, need)
-        totals = (total, linear) if has_rows else None
-        for sweep in sweeps(self._backend, operands, sums):
-            grad = None if weights is None else weights[sweep.rows]
-            _bce_block(sweep, loss.of_queries(sweep.rows), grad, totals)
-        return LossRows(total.to(result_dtype(operands)), linear), sums.finished()
+        """Sweep scores once for rows and gradients.
 
-    def _cross_entropy(self, operands: Operands, loss: CrossEntropy, *, keep: bool) -> LossRows:
-        kept = self._room_for_all(operands) if keep else None
-        rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-        for sweep in sweeps(self._backend, operands, kept=kept):
-            positives = Positives.of_targets(loss.targets[sweep.rows], by_candidate=True)
-            part = _cross_entropy_block(sweep, positives, loss.smoothing)
-            for total, values in zip((rows, linear, logsumexp), part, strict=True):
-                total[sweep.rows] = values
-        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp, kept)
-
-    def _cross_entropy_ahead(
-        self, operands: Operands, loss: CrossEntropy, weights: Tensor, need: LossNeed, step: int
-    ) -> tuple[LossRows, LossGradients]:
-        """Make rows, and the gradients of their weighted sum, from scores that are swept once.
-
-        ``step`` is the number of queries with scores in memory at once.
+        Scores of positives with labels above 1/2 are negated first: ``softplus(x) - x`` loses the
+        digits that ``softplus(-x)`` has. The loss still lacks ``rest`` times the score of a
+        positive.
         """
-        rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-        sums = GradientSums(self._backend, operands, need)
-        plan = self._backend.loss_plan(operands)
-        pairs = step * operands.candidates.num_rows
-        room = operands.queries.new_empty(pairs, dtype=plan.dtype)
-        for first in range(0, operands.num_queries, step):
-            block = slice(first, min(first + step, operands.num_queries))
-            sweep = Sweep(self._backend, operands.of_queries(block), block, plan, sums)
-            sweep.keep_in(room)
-            part = _cross_entropy_whole(sweep, loss.targets[block], loss.smoothing, weights[block])
-            for total, values in zip((rows, linear, logsumexp), part, strict=True):
-                total[block] = values
-        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp), sums.finished()
+        sign = -1.0 if loss.a + loss.c > 0.5 else 1.0
+        rest = 1.0 - loss.a - 2.0 * loss.c if sign < 0 else -loss.a
+        sweep = _Sweep(self._backend, operands, need)
+        rows, linear = _row_sums(operands, 2)
+        for tile in sweep.tiles(loss):
+            scores, places, queries = tile.scores, tile.positives, tile.queries
+            picked = scores[places]
+            scores[places] = sign * picked
+            scale = weights[queries].to(scores.dtype)
+            sums = self._backend.passes.bce(scores, loss.c, scale)
+            of_positives = torch.zeros_like(sums[0])
+            # bincount and index_add_ have no fixed order on a GPU
+            of_positives.index_put_(places[:1], picked.double(), accumulate=True)
+            rows[queries] += sums[0] + rest * of_positives
+            linear[queries] += sums[1] + (1.0 - sign) * of_positives
+            if any(need):
+                scores[places] = sign * scores[places] + rest * scale[places[0]]
+                sweep.backward(tile)
+        return LossRows(rows.to(result_dtype(operands)), linear), sweep.gradients()
 
-    def _cross_entropy_gradients(
-        self,
-        operands: Operands,
-        loss: CrossEntropy,
-        weights: Tensor,
-        need: LossNeed,
-        made: LossRows,
-    ) -> LossGradients:
-        sums, kept = GradientSums(self._backend, operands, need), made.scores
-        assert made.logsumexp is not None
-        for sweep in sweeps(self._backend, operands, sums, kept):
-            logsumexp, grad = made.logsumexp[sweep.rows], weights[sweep.rows]
-            positives = Positives.of_targets(loss.targets[sweep.rows], by_candidate=True)
-            share = loss.smoothing / max(1, operands.candidates.num_rows)
-            factors = SoftmaxFactors.of(logsumexp, grad, loss.smoothing, share, sweep.dtype)
-            for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
-                slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
-                sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
-                rows = positives.queries[part]
-                slopes[rows, positives.ids[part] - chunk.start] -= factors.hit[rows]
-                sweep.backward(slopes, chunk)
-        return sums.finished()
-
-    def _room_for_all(self, operands: Operands) -> Tensor | None:
-        """Make memory for all scores, if the backend's plan allows."""
-        plan = self._backend.loss_plan(operands)
-        pairs = operands.num_queries * operands.candidates.num_rows
-        fits = pairs <= plan.kept
-        return operands.queries.new_empty(pairs, dtype=plan.dtype) if fits else None
+    def _cross_entropy(
+        self, sweep: "_Sweep", loss: CrossEntropy, weights: Tensor | None = None
+    ) -> tuple[LossRows, LossGradients]:
+        """Make rows; with weights also the gradients, from tiles of whole rows."""
+        operands = sweep.operands
+        mass, linear, picked = _row_sums(operands, 3)
+        peak, share = mass - torch.inf, loss.smoothing / max(1, operands.candidates.num_rows)
+        for tile in sweep.tiles(loss):
+            scores, queries, places = tile.scores, tile.queries, tile.positives
+            picked[queries][places[0]] = scores[places].double()
+            sums = peak[queries], mass[queries], linear[queries]
+            if weights is None:
+                self._backend.passes.softmax_sums(scores, sums)
+            else:
+                scale = weights[queries].to(scores.dtype)
+                self._backend.passes.softmax_both(scores, sums, scale, scale * share)
+                scores[places] -= (1 - loss.smoothing) * scale[places[0]]
+                sweep.backward(tile)
+        logsumexp = peak + mass.log()
+        rows = logsumexp - (1 - loss.smoothing) * picked
+        if share:  # else an infinite score would make a NaN
+            rows -= linear * share
+        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp), sweep.gradients()
 
     def _queries_at_once(self, operands: Operands) -> int:
         """Count the queries per block when gradients are made ahead; 0 disables that."""
@@ -207,6 +200,88 @@ class Losses:
         return -(-count // blocks)
 
 
+class _Tile(NamedTuple):
+    """Scores of some queries and candidates, bias included, and the places of positives."""
+
+    queries: slice
+    candidates: slice
+    scores: Tensor  # [b, n], for overwriting
+    positives: tuple[Tensor, Tensor]  # rows and columns of the scores
+
+
+class _Sweep:
+    """Loop over tiles of scores in a bounded scratch, which collects gradients of the scores.
+
+    ``whole_rows`` is the number of queries in a tile of whole rows; ``kept`` is memory for all
+    scores. Gradients of queries have the plan's dtype.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        operands: Operands,
+        need: LossNeed = _NOTHING,
+        whole_rows: int = 0,
+        kept: Tensor | None = None,
+    ) -> None:
+        plan, count = backend.loss_plan(operands), max(1, operands.num_queries)
+        queries, table = operands.queries, operands.table
+        self._backend, self.operands, self.dtype = backend, operands, plan.dtype
+        self._step = whole_rows or (count if kept is not None else plan.num_queries or count)
+        self._width = max(1, len(table))
+        if kept is None and not whole_rows:
+            self._width = min(_WIDEST_TILE, max(1, plan.scratch // min(count, self._step)))
+            self._width = self._width // 64 * 64 or self._width
+        size = min(self._step, count) * min(self._width, len(table))
+        self._scratch = queries.new_empty(size, dtype=plan.dtype) if kept is None else kept
+        self._queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
+        self._table = empty_like(table) if need.table else None
+        if self._table is not None and not operands.num_queries:
+            self._table.zero_()  # else tiles fill the whole table
+        of_bias = result_dtype(operands)
+        self._bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
+
+    def tiles(self, loss: Bce | CrossEntropy, *, is_scored: bool = False) -> Iterator[_Tile]:
+        """Score tile by tile; the scratch may have all scores already."""
+        count, operands = self.operands.num_queries, self.operands
+        for first in range(0, count, self._step):
+            queries = slice(first, min(first + self._step, count))
+            block, edges = (
+                operands.of_queries(queries),
+                [*range(0, len(operands.table), self._width)],
+            )
+            edges.append(len(operands.table))
+            rows, ids = loss.of_queries(queries).positives()
+            places = torch.searchsorted(ids, ids.new_tensor(edges)).tolist()
+            for (start, stop), (low, high) in zip(pairwise(edges), pairwise(places), strict=True):
+                candidates, height = slice(start, stop), queries.stop - queries.start
+                scores = self._scratch[: height * (stop - start)].view(height, -1)
+                if not is_scored:
+                    self._backend.scores(block.of_rows(candidates), out=scores)
+                yield _Tile(queries, candidates, scores, (rows[low:high], ids[low:high] - start))
+
+    def backward(self, tile: _Tile) -> None:
+        """Carry the gradient of a tile's scores to the needed gradients."""
+        if self._bias is not None:
+            self._bias[tile.candidates] += tile.scores.sum(0)
+        need = Need(self._queries is not None, self._table is not None)
+        if any(need):
+            into = Into(
+                None if self._queries is None else self._queries[tile.queries],
+                None if self._table is None else self._table[tile.candidates],
+                adds_to_table=tile.queries.start > 0,
+            )
+            operands = self.operands.of_queries(tile.queries).of_rows(tile.candidates)
+            self._backend.backward(operands, tile.scores, need=need, into=into)
+
+    def gradients(self) -> LossGradients:
+        """Return the gradients in the dtypes of the operands."""
+        of_queries = self._queries
+        if of_queries is not None:
+            of_queries = of_queries.to(self.operands.queries.dtype)
+        return LossGradients(of_queries, self._table, self._bias)
+
+
 def _safe_labels(
     operands: Operands, loss: Bce | CrossEntropy, checks: LossChecks | None
 ) -> Bce | CrossEntropy:
@@ -217,126 +292,16 @@ def _safe_labels(
     return loss
 
 
-def _bce_block(
-    sweep: Sweep, labels: Bce, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
-) -> None:
-    """Fill a block's rows of ``totals``, carry the gradients of the block back, or both.
-
-    Scores of positives with labels above 1/2 are negated first: ``softplus(x) - x`` loses the
-    digits that ``softplus(-x)`` has. The loss still lacks ``rest`` times the score of a positive.
-    """
-    passes, is_negated = sweep.backend.passes, labels.a + labels.c > 0.5
-    rest = 1.0 - labels.a - 2.0 * labels.c if is_negated else -labels.a
-    width = sweep.operands.candidates.num_rows
-    positives = Positives.of_labels(labels, width, by_candidate=True)
-    total, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    picked = total.new_empty(len(positives.queries))
-    for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
-        scores = sweep.scores(chunk)
-        places = positives.queries[part], positives.ids[part] - chunk.start
-        own = scores[places]
-        if is_negated:
-            scores[places] = -own
-        if totals is not None:
-            picked[part] = own.double()
-        if grad_rows is None:
-            sums = passes.bce_sums(scores, labels.c)
-        else:
-            scale = grad_rows.to(scores.dtype)
-            if totals is None:
-                passes.bce_slopes(scores, labels.c, scale)
-            else:
-                sums = passes.bce_both(scores, labels.c, scale)
-            slopes = -scores[places] if is_negated else scores[places]
-            scores[places] = slopes + rest * scale[places[0]]
-            sweep.backward(scores, chunk)
-        if totals is not None:
-            total += sums[0]
-            linear += sums[1]
-    if totals is not None:
-        own_sums = positives.sum_by_query(picked)
-        totals[0][sweep.rows] = total + rest * own_sums
-        totals[1][sweep.rows] = linear + 2.0 * own_sums if is_negated else linear
+def _weights(operands: Operands, weight: float) -> Tensor:
+    return operands.queries.new_full((operands.num_queries,), weight)
 
 
-def _cross_entropy_block(
-    sweep: Sweep, positives: Positives, label_smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row losses, sums of scores and logsumexp of a block of queries, float64."""
-    mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    peak, picked = mass - torch.inf, mass.new_empty(len(positives.queries))
-    for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
-        scores = sweep.scores(chunk)
-        picked[part] = scores[positives.queries[part], positives.ids[part] - chunk.start].double()
-        sweep.backend.passes.softmax_sums(scores, peak, mass, linear)
-    return _cross_entropy_rows(
-        sweep, (peak, mass, linear), positives.sum_by_query(picked), label_smoothing
-    )
+def _row_sums(operands: Operands, count: int) -> tuple[Tensor, ...]:
+    """Return float64 zeros for each query."""
+    shape = count, operands.num_queries
+    return torch.zeros(shape, dtype=torch.float64, device=operands.table.device).unbind()
 
 
-def _cross_entropy_whole(
-    sweep: Sweep, targets: Tensor, label_smoothing: float, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do :func:`_cross_entropy_block` for one chunk, and carry the gradients back."""
-    (chunk,) = sweep.chunks
-    scores = sweep.scores(chunk)
-    places = torch.arange(len(targets), dtype=torch.int64, device=targets.device), targets
-    picked = scores[places].double()
-    mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    sums = mass - torch.inf, mass, linear
-    grad = grad.to(scores.dtype)
-    share = grad * (label_smoothing / sweep.operands.candidates.num_rows)
-    sweep.backend.passes.softmax_both(scores, sums, grad, share)
-    scores[places] -= (1 - label_smoothing) * grad
-    sweep.backward(scores, chunk)
-    return _cross_entropy_rows(sweep, sums, picked, label_smoothing)
-
-
-def _cross_entropy_rows(
-    sweep: Sweep, sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    peak, mass, linear = sums
-    logsumexp = peak + mass.log()
-    share = label_smoothing / max(1, sweep.operands.candidates.num_rows)
-    rows = softmax_rows(logsumexp, (1 - label_smoothing) * picked, linear, share)
-    return rows, linear, logsumexp
-
-
-def softmax_rows(logsumexp: Tensor, picked: Tensor, linear: Tensor, share: float) -> Tensor:
-    """Return row losses: logsumexp minus the shares of the target and of all scores."""
-    rows = logsumexp - picked
-    return rows - linear * share if share else rows  # else an infinite score would make a NaN
-
-
-class SoftmaxFactors(NamedTuple):
-    """Factors ``[B]`` of slopes of cross entropy: ``scale exp(x - near) - share``.
-
-    The slope of a target is smaller by ``hit``.
-    """
-
-    near: Tensor
-    scale: Tensor
-    share: Tensor
-    hit: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        logsumexp: Tensor,
-        grad_rows: Tensor,
-        smoothing: float,
-        share: float,
-        dtype: torch.dtype,
-    ) -> "SoftmaxFactors":
-        """Make the factors in a dtype; ``share`` is the smoothing of each candidate."""
-        grad = grad_rows.double()
-        # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
-        near = logsumexp.to(dtype)
-        scale = grad * (near.double() - logsumexp.double()).exp_()
-        parts = scale, grad * share, (1 - smoothing) * grad
-        return cls(near, *(part.to(dtype) for part in parts))
-
-
-def _row_sums(operands: Operands) -> Tensor:
-    """Return a float64 zero for each query."""
-    return torch.zeros(operands.num_queries, dtype=torch.float64, device=operands.table.device)
+def result_dtype(operands: Operands) -> torch.dtype:
+    """Return the dtype of row losses and of the gradient of a bias."""
+    return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32

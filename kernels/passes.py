@@ -9,30 +9,21 @@ _SOFTPLUS_IS_LINEAR = 40.0
 
 
 class Passes:
-    """Operations on scores ``[B, n]``; most operations overwrite the scores."""
+    """Operations on scores ``[B, n]``, which may be overwritten."""
 
-    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
-        """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
+    def bce(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each.
+
+        The scores become slopes, ``scale (sigmoid(x) - c)``, with ``scale [B]``.
+        """
         linear = scores.sum(1).double()
-        functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]
-        softplus = scores.sum(1).double()
+        softplus = functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR).sum(1).double()
+        scores.sigmoid_().sub_(label_c).mul_(scale[:, None])
         return softplus - label_c * linear if label_c else softplus, linear
 
-    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        """Make ``scale (sigmoid(x) - c)`` in place, with ``scale [B]``."""
-        scores.sigmoid_()
-        if label_c:
-            scores.sub_(label_c)
-        scores.mul_(scale[:, None])
-
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Return :meth:`bce_sums`, and do :meth:`bce_slopes`."""
-        sums = self.bce_sums(scores.clone(), label_c)
-        self.bce_slopes(scores, label_c, scale)
-        return sums
-
-    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+    def softmax_sums(self, scores: Tensor, sums: tuple[Tensor, ...]) -> None:
         """Update the peak, the sum of ``exp(x - peak)`` and the sum of scores, float64 ``[B]``."""
+        peak, mass, linear = sums
         lowest = torch.finfo(scores.dtype).min  # a finite peak for scores that are all -inf
         higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
         mass *= (peak - higher).exp_()
@@ -49,9 +40,8 @@ class Passes:
         ``sums`` are the sums over no scores; ``scale`` and ``share`` have the scores' dtype,
         ``[B]`` each.
         """
-        peak, mass, linear = sums
-        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials in scores
-        scores.mul_((scale / mass).to(scores.dtype)[:, None]).sub_(share[:, None])
+        self.softmax_sums(scores, sums)  # leaves exponentials in scores
+        scores.mul_((scale / sums[1]).to(scores.dtype)[:, None]).sub_(share[:, None])
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         """Make ``scale exp(x - near) - share`` in place, of the scores' dtype ``[B]`` each."""

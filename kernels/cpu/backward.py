@@ -54,19 +54,12 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
     for place, columns in enumerate(_columns(operands, grad)):
         of_queries = sums.queries
         if of_queries is not None and (into is not None or place > 0):
-            of_queries = _part_of(operands.queries, into, crops)
+            of_queries = crops.gradient_like(operands.queries)
         part = Gradients(of_queries, _rows(sums.table, columns), _rows(sums.factor, columns))
         _backward_of_rows(operands.of_rows(columns), grad[:, :, columns], part, adds_to_table)
         if sums.queries is not None and of_queries is not None and of_queries is not sums.queries:
             sums.queries.add_(of_queries)
     return sums
-
-
-def _part_of(queries: Tensor, into: Into | None, crops: Crops) -> Tensor:
-    """Return memory for a part of the gradient of queries: all chunks share one, if possible."""
-    room = None if into is None else into.room
-    is_alike = room is not None and room.dtype == queries.dtype and crops.covers_rows
-    return room if room is not None and is_alike else crops.gradient_like(queries)
 
 
 def _room(operands: Operands, crops: Crops, need: Need, count: int | None = None) -> Gradients:

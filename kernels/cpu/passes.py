@@ -5,6 +5,7 @@ operator of torch, torch's threads spin for a while on the cores that the next k
 beyond operands and results: some numbers per row.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
@@ -20,8 +21,6 @@ _LOWEST = torch.finfo(torch.float32).min
 class LossPass(IntEnum):
     """Walks over scores, by their names in csrc/host/training.h."""
 
-    SOFTPLUS_SUMS = 0
-    SIGMOID_SLOPES = 1
     EXP_SUMS = 2
     SOFTMAX_SLOPES = 3
     ADVERSARIAL_SUMS = 4
@@ -33,8 +32,8 @@ class LossPass(IntEnum):
 def _walk(
     walk: LossPass,
     scores: Tensor,
-    sums: tuple[Tensor, ...] = (),
-    factors: tuple[Tensor | None, ...] = (),
+    sums: Sequence[Tensor] = (),
+    factors: Sequence[Tensor | None] = (),
     constant: float = 0.0,
 ) -> None:
     """Walk once over contiguous ``scores``.
@@ -43,49 +42,35 @@ def _walk(
     row: shift, scale and share.
     """
     rows, columns = scores.shape
-    a, b, c = (*sums, None, None, None)[:3]
-    shift, scale, share = (*factors, None, None, None)[:3]
+    numbers = [None if factor is None else factor.contiguous() for factor in factors]
     extension.loss_pass(
         machine(),
         walk,
         scores,
         rows,
         columns,
-        a,
-        b,
-        c,
-        None if shift is None else shift.contiguous(),
-        None if scale is None else scale.contiguous(),
-        None if share is None else share.contiguous(),
+        *(*sums, None, None, None)[:3],
+        *(*numbers, None, None, None)[:3],
         constant=constant,
     )
 
 
 class _FusedPasses(Passes):
-    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
-        softplus, linear = _row_sums(scores, 2)
-        _walk(LossPass.SOFTPLUS_SUMS, scores, (softplus, linear))
-        return softplus - label_c * linear if label_c else softplus, linear
-
-    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
-        _walk(LossPass.SIGMOID_SLOPES, scores, (), (None, scale), label_c)
-
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def bce(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores, 2)
         factors = None, scale
         _walk(LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES, scores, (softplus, linear), factors, label_c)
         return softplus - label_c * linear if label_c else softplus, linear
 
-    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        peak.clamp_(min=_LOWEST)  # a finite peak for scores that are all -inf
-        _walk(LossPass.EXP_SUMS, scores, (peak, mass, linear))
+    def softmax_sums(self, scores: Tensor, sums: tuple[Tensor, ...]) -> None:
+        sums[0].clamp_(min=_LOWEST)  # a finite peak for scores that are all -inf
+        _walk(LossPass.EXP_SUMS, scores, sums)
 
     def softmax_both(
         self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
     ) -> None:
         sums[0].clamp_(min=_LOWEST)
-        factors = None, scale, share
-        _walk(LossPass.EXP_SUMS_SOFTMAX_SLOPES, scores, sums, factors)
+        _walk(LossPass.EXP_SUMS_SOFTMAX_SLOPES, scores, sums, (None, scale, share))
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         _walk(LossPass.SOFTMAX_SLOPES, scores, (), (near, scale, share))
@@ -99,12 +84,8 @@ class _FusedAdversarial:
 
     def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
         peaks, masses, totals = _row_sums(scores, 3)
-        _walk(
-            LossPass.ADVERSARIAL_SUMS,
-            scores.contiguous(),
-            (peaks, masses, totals),
-            constant=alpha,
-        )
+        sums = peaks, masses, totals
+        _walk(LossPass.ADVERSARIAL_SUMS, scores.contiguous(), sums, constant=alpha)
         return (totals / masses).float(), peaks.float(), masses.float()
 
     def backward(

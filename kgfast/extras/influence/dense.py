@@ -73,7 +73,7 @@ class _Side:
         rest = self.labels[1]
         if self.logsumexp is None:
             scale = slopes.new_full((len(slopes),), 1 / self.operands.candidates.num_rows)
-            self.passes.bce_slopes(slopes, rest, scale)
+            self.passes.bce(slopes, rest, scale)
         else:
             # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
             near = self.logsumexp.to(slopes.dtype)

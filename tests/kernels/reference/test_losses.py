@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast.kernels import losses, sweeps
+from kgfast.kernels import losses
 from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Gradients, Operands, Prepared
@@ -129,15 +129,3 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     gradients = chunked.gradients(operands, labels, grad, need)
     oracles.assert_accurate(backend.gradient, expected)
     oracles.assert_accurate(gradients.bias, expected.sum(0))
-    both, again = chunked._bce_results(operands, labels, grad, need)
-    assert both.rows.equal(rows)
-    assert again.bias.equal(gradients.bias)
-
-
-def test_chunks_cover_the_candidates_and_fit_the_scratch():
-    for num_queries, num_candidates in ((1, 0), (1, 100_000), (40_000, 50), (300, 9_999)):
-        parts = sweeps.chunks(num_queries, num_candidates, 1 << 20)
-        edges = [edge for part in parts for edge in (part.start, part.stop)]
-        inner = [part.stop for part in parts][:-1]
-        assert edges == sorted([0, *inner * 2, num_candidates] if parts else [])
-        assert all((part.stop - part.start) * num_queries <= 1 << 20 for part in parts)
