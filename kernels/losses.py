@@ -64,7 +64,7 @@ class Losses:
             plan = self._backend.loss_plan(operands)
             keep = keep and pairs <= plan.kept
             kept = operands.queries.new_empty(pairs, dtype=plan.dtype) if keep else None
-            rows, _ = self._cross_entropy(_Sweep(self._backend, operands, kept=kept), loss)
+            rows, _ = self._cross_entropy(_TileSweep(self._backend, operands, kept=kept), loss)
             rows = rows._replace(scores=kept)
         if checks is not None:
             checks.scores(rows.linear)
@@ -87,7 +87,7 @@ class Losses:
             return self._bce(operands, loss, weights.contiguous(), need)[1]
         assert rows is not None
         assert rows.logsumexp is not None
-        sweep = _Sweep(self._backend, operands, need, kept=rows.scores)
+        sweep = _TileSweep(self._backend, operands, need, kept=rows.scores)
         grad = weights.double()
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         near = rows.logsumexp.to(sweep.dtype)
@@ -115,7 +115,7 @@ class Losses:
         if isinstance(loss, Bce):
             rows, gradients = self._bce(operands, loss, weights, need)
         elif any(need) and (step := self._queries_at_once(operands)):
-            sweep = _Sweep(self._backend, operands, need, step)
+            sweep = _TileSweep(self._backend, operands, need, step)
             rows, gradients = self._cross_entropy(sweep, loss, weights)
         else:
             rows = self.value(operands, loss, keep=any(need))
@@ -145,7 +145,7 @@ class Losses:
         """
         sign = -1.0 if loss.a + loss.c > 0.5 else 1.0
         rest = 1.0 - loss.a - 2.0 * loss.c if sign < 0 else -loss.a
-        sweep = _Sweep(self._backend, operands, need)
+        sweep = _TileSweep(self._backend, operands, need)
         rows, linear = _row_sums(operands, 2)
         for tile in sweep.tiles(loss):
             scores, places, queries = tile.scores, tile.positives, tile.queries
@@ -164,7 +164,7 @@ class Losses:
         return LossRows(rows.to(result_dtype(operands)), linear), sweep.gradients()
 
     def _cross_entropy(
-        self, sweep: "_Sweep", loss: CrossEntropy, weights: Tensor | None = None
+        self, sweep: "_TileSweep", loss: CrossEntropy, weights: Tensor | None = None
     ) -> tuple[LossRows, LossGradients]:
         """Make rows; with weights also the gradients, from tiles of whole rows."""
         operands = sweep.operands
@@ -209,7 +209,7 @@ class _Tile(NamedTuple):
     positives: tuple[Tensor, Tensor]  # rows and columns of the scores
 
 
-class _Sweep:
+class _TileSweep:
     """Loop over tiles of scores in a bounded scratch, which collects gradients of the scores.
 
     ``whole_rows`` is the number of queries in a tile of whole rows; ``kept`` is memory for all
