@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .checks import Checks
 from .ieee import ieee_arithmetic
-from .operands import Above, Counts, Known, Lists, Operands
+from .operands import Above, Counts, Known, Operands
 
 RESULTS = 1 << 20  # results that are found together
 _OVERFLOW = 2.0**128  # replaces a float32 infinity, with the spacing of the numbers below
@@ -33,13 +33,11 @@ def merged(pieces: list[tuple[Tensor, Above]], num_queries: int, like: Tensor) -
     pieces.reverse()
     while pieces:
         rows, piece = pieces.pop()
-        shift = after[rows] - piece.indptr[:-1]
-        for first in range(0, len(piece.ids), RESULTS):
-            some = slice(first, min(first + RESULTS, len(piece.ids)))
-            places = torch.arange(some.start, some.stop, dtype=torch.int64, device=ids.device)
-            places += shift[torch.searchsorted(piece.indptr, places, right=True) - 1]
-            ids[places], scores[places] = piece.ids[some], piece.scores[some]
-        after[rows] += piece.indptr.diff()
+        lengths = piece.indptr.diff()
+        places = torch.repeat_interleave(after[rows] - piece.indptr[:-1], lengths)
+        places += torch.arange(len(places), dtype=torch.int64, device=ids.device)
+        ids[places], scores[places] = piece.ids, piece.scores
+        after[rows] += lengths
     return Above(indptr, ids, scores)
 
 
@@ -108,58 +106,20 @@ def above(
         k = sizes[first]
         last = min(len(sizes), first + max(1, RESULTS // k))
         rows, first = order[first:last], last
-        part, own = operands.of_queries(rows), _of(known, rows)
-        shape = len(rows), k
-        values, best = (it.reshape(shape) for it in topk(part, k, own, checks))
+        some = None if known is None else _known_of(known, rows)
+        values, best = topk(operands.of_queries(rows), k, some, checks)
+        # the best of each query come first; the others of the k are moved behind by their ids
         place = torch.arange(k, dtype=torch.int64, device=rows.device)
-        row, best, values = _by_id(values, best, place < counts[rows, None])
-        at = indptr[rows][row] + torch.arange(len(row), dtype=torch.int64, device=rows.device)
-        at -= torch.searchsorted(row, row)  # places within a query
-        ids[at], scores[at] = best, values
+        beyond = place >= counts[rows, None]
+        best = best.reshape(-1, k).masked_fill(beyond, torch.iinfo(torch.int64).max)
+        best, by_id = best.sort(dim=1)
+        places = (indptr[rows, None] + place)[~beyond]
+        ids[places], scores[places] = best[~beyond], values.reshape(-1, k).gather(1, by_id)[~beyond]
     return Above(indptr, ids, scores)
 
 
-def list_above(
-    list_topk: Callable[..., tuple[Tensor, Tensor]],
-    operands: Operands,
-    lists: Lists,
-    thresholds: Tensor,
-    known: Known | None,
-    checks: Checks,
-) -> Above:
-    """Find candidates in each query's list with scores of at least float64 ``thresholds [B]``.
-
-    ``list_topk`` is the function of a backend.
-    """
-    count = len(thresholds)
-    k = max(1, int(lists.indptr.diff().max())) if count else 1
-    none = thresholds.new_empty(0, dtype=torch.int64)
-    parts = [(none, none, operands.queries.new_empty(0))]
-    for rows in torch.arange(count, dtype=torch.int64, device=none.device).split(
-        max(1, RESULTS // k)
-    ):
-        part, own = operands.of_queries(rows), Lists(*_part(Known(*lists), rows))
-        values, best = list_topk(part, own, k, _of(known, rows), checks)
-        values, best = values.reshape(len(rows), k), best.reshape(len(rows), k)
-        reaches = (best >= 0) & (values.double() >= thresholds[rows, None])
-        row, best, values = _by_id(values, best, reaches)
-        parts.append((rows[row], best, values))
-    row, best, values = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Above.of(row, best, values, count)
-
-
-def _by_id(scores: Tensor, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, id and score of the chosen places ``[B, k]``, by row and then by id."""
-    ids, order = torch.where(chosen, ids, torch.iinfo(torch.int64).max).sort(dim=1)
-    chosen = chosen.gather(1, order)
-    return chosen.nonzero()[:, 0], ids[chosen], scores.gather(1, order)[chosen]
-
-
-def _of(known: Known | None, rows: Tensor) -> Known | None:
-    return None if known is None else _part(known, rows)
-
-
-def _part(known: Known, rows: Tensor) -> Known:
+def _known_of(known: Known, rows: Tensor) -> Known:
+    """Return the known answers of some queries."""
     counts = known.indptr.diff()[rows]
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     starts = torch.repeat_interleave(known.indptr[rows] - indptr[:-1], counts)

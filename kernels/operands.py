@@ -210,12 +210,6 @@ class Above(NamedTuple):
     ids: Tensor  # int64 [nnz], ascending in each row
     scores: Tensor  # [nnz], canonical scores rounded to the dtype of the queries
 
-    @classmethod
-    def of(cls, rows: Tensor, ids: Tensor, scores: Tensor, num_queries: int) -> "Above":
-        """Make results of ascending queries ``rows [nnz]``, with ids that ascend per query."""
-        counts = rows.bincount(minlength=num_queries)
-        return cls(functional.pad(counts.cumsum(0), (1, 0)), ids, scores)
-
 
 class Need(NamedTuple):
     """Gradients of scores that are needed; a backend does not make the bias's gradient."""

@@ -100,8 +100,8 @@ class Scored(CandidateSource):
         count = int(reaches.sum())
         if count > most:
             return count
-        rows = reaches.nonzero()[:, 0]
-        return Above.of(rows, ids[reaches], scores[reaches], len(queries))
+        indptr = torch.nn.functional.pad(reaches.sum(1).cumsum(0), (1, 0))
+        return Above(indptr, ids[reaches], scores[reaches])
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
         asked = queries.anchors, queries.others, block

@@ -144,7 +144,7 @@ def above(
     max_results : int
         Maximal number of answers of all queries together.
     known, exclude, candidate_ids, dims, vocabulary, batch_size, max_memory, index, progress
-        As :func:`kgfast.topk` takes them.
+        As :func:`kgfast.topk` takes them, but no lists of candidates for each query.
 
     Returns
     -------

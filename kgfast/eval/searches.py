@@ -334,6 +334,11 @@ class AboveSearch(Search):
     ) -> None:
         super().__init__(model, asked, allowed, *options)
         check_max_results(max_results)
+        if isinstance(self.section.given, ListedIds):
+            raise ValueError(
+                "candidate_ids: above() takes the same candidates for all queries, or "
+                "TypeConstraints; topk(k=..., pad=True) takes a list for each query"
+            )
         self.thresholds = thresholds_of(threshold, len(self.anchors), CPU)
         check_thresholds(self.thresholds)
         self.most, self.count = max_results, 0

@@ -140,8 +140,7 @@ class CandidateSource(ABC):
             here = self._located(queries, block)
             if here is None:
                 return None
-            given = here.known, self.checks, most, here.lists
-            answers = run.above(here.operands, thresholds, *given)
+            answers = run.above(here.operands, thresholds, here.known, self.checks, most)
         except NonFiniteError as error:
             raise self._named(error, queries, block) from None
         if isinstance(answers, int):

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from kgfast.kernels.above import counts_above, list_above, lowest_scores
+from kgfast.kernels.above import counts_above, lowest_scores
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import Bce, CrossEntropy, LossChecks, LossNeed, LossRows, LossTotal
 from kgfast.kernels.losses import Losses
@@ -149,21 +149,17 @@ def above(
     known: Known | None,
     checks: Checks,
     most: int,
-    lists: Lists | None = None,
 ) -> Above | int:
     """Return all candidates of one crop with scores, as :func:`topk` has them, of at least these.
 
-    ``thresholds`` are float64 ``[B]``, and ``lists`` has the checked candidates of each query. The
-    result is only the number of candidates if that is above ``most``, or if ``most`` is negative.
+    ``thresholds`` are float64 ``[B]``. The result is only the number of candidates if that is above
+    ``most``, or if ``most`` is negative.
     """
     if not checks.allows_nan:
         check_moves(operands, checks)
     known = None if known is None else _checked_known(operands, known, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
-        if lists is not None:
-            found = list_above(backend.list_topk, operands, lists, thresholds, known, checks)
-            return found if len(found.ids) <= most else len(found.ids)
         lowest = lowest_scores(thresholds, operands.queries.dtype)
         if most < 0:
             return int(counts_above(backend.rank_counts, operands, lowest, known, checks).sum())

@@ -56,6 +56,7 @@ def test_known_answers_are_left_out():
         (TypeError, torch.zeros(2).long(), {}, "threshold must be floating point"),
         (TypeError, "high", {}, "threshold must be a number, or a tensor of one for each query"),
         (TypeError, 0.0, {"max_results": 1.5}, "max_results must be an int; got 1.5"),
+        (ValueError, 0.0, {"candidate_ids": torch.tensor([[0], [1]])}, "takes the same"),
         (ValueError, 0.0, {"max_results": 0}, "max_results must be at least 1; got 0"),
         (ValueError, -9.0, {"max_results": 5}, "at least the number of results, 6; got 5"),
         (ValueError, -9.0, {"max_memory": "1MiB"}, "max_memory is only for models with"),
