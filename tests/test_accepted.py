@@ -180,16 +180,10 @@ def test_objects_with_mapped_triples():
 
 
 SETS = {
-    "parts": lambda a, b: KnownTriples(a, b),
-    "a list of tensors": lambda a, b: KnownTriples([a, b]),
-    "a tuple of arrays": lambda a, b: KnownTriples((a.numpy(), b.numpy())),
-    "a list of lists": lambda a, b: KnownTriples([a.tolist(), b.tolist()]),
-    "lists of tuples": lambda a, b: KnownTriples([[tuple(it) for it in a.tolist()], b.tolist()]),
-    "triples": lambda a, b: KnownTriples([Triples(a), Triples(b)]),
-    "factories": lambda a, b: KnownTriples([Factory(a), Factory(b)]),
-    "mixed": lambda a, b: KnownTriples([Factory(a), b.numpy()], []),
-    "an empty one": lambda a, b: KnownTriples([a, b, []]),
-    "rows": lambda a, b: KnownTriples([*a.tolist(), *b.tolist()]),
+    "tensors": lambda a, b: KnownTriples(a, b),
+    "lists of tuples": lambda a, b: KnownTriples([tuple(it) for it in a.tolist()], b.tolist(), []),
+    "triples and arrays": lambda a, b: KnownTriples(Triples(a), b.numpy()),
+    "factories": lambda a, b: KnownTriples(Factory(a), Factory(b)),
     "rows that are tensors": lambda a, b: KnownTriples([*a, *b]),
     "a set": lambda a, b: KnownTriples({tuple(it) for it in [*a.tolist(), *b.tolist()]}),
 }

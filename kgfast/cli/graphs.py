@@ -15,12 +15,9 @@ def known(
         typer.Argument(help="Triples of ids: .npy [T, 3], or text of three ids a line."),
     ],
     out: Annotated[Path, typer.Option(help="A new folder for the index.")],
-    relations: Annotated[
-        bool, typer.Option("--relations", help="Index the relations of (h, t), too.")
-    ] = False,
 ) -> None:
     """Index the known triples of files larger than memory."""
     from kgfast.graph import KnownTriples
 
-    found = KnownTriples.build(files, out, relations=relations)
+    found = KnownTriples.build(files, out)
     say(f"{out}: {found!r}, checksum {found.checksum}")

@@ -1,8 +1,6 @@
 """Type constraints: the entities that a relation may have on each side."""
 
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -12,7 +10,7 @@ from kgfast.graph.ids import INT64_MAX, as_integers
 from kgfast.graph.known import Side
 from kgfast.graph.named import Names, VocabularyLike, id_sets, ids_or_names, names_of
 from kgfast.graph.triples import TriplesLike, one_past_max
-from kgfast.text import reading, shown
+from kgfast.text import shown
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
 
@@ -173,58 +171,6 @@ class TypeConstraints:
 
         lists = {relation: tuple(map(allowed, sides)) for relation, sides in enumerate(seen._lists)}
         return cls(lists, vocabulary=seen.names)
-
-    @classmethod
-    def from_openke(
-        cls, path: str | os.PathLike[str], *, vocabulary: VocabularyLike | None = None
-    ) -> Self:
-        """Read OpenKE's `type_constrain.txt`.
-
-        The first line is the number of relations. Two lines follow for each relation, for heads and
-        for tails: the relation's id, the number of entities, and the ids of the entities.
-
-        Parameters
-        ----------
-        path
-            The file.
-        vocabulary
-            The names of the ids, such as the dataset in the same folder.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the file is not there.
-        ValueError
-            If a line is malformed: the message begins with `file:line`. If the vocabulary has
-            another number of relations.
-        """
-        path = Path(path)
-        lines = path.read_bytes().decode(errors="replace").splitlines()
-        mapping: dict[int, list[list[int]]] = {}
-        count = -1
-        for number, line in enumerate(lines, 1):
-            try:
-                ids = [int(field) for field in line.split()]
-            except ValueError:
-                ids = [-1]
-            if number == 1 and len(ids) == 1:
-                count = ids[0]
-            elif len(ids) < 2 or ids[1] != len(ids) - 2 or len(mapping.get(ids[0], ())) == 2:
-                raise ValueError(
-                    f"{path}:{number}: expected the number of relations, or a relation, how many "
-                    f"ids, and these ids, twice for each relation; got {shown(line)}"
-                )
-            else:
-                mapping.setdefault(ids[0], []).append(ids[2:])
-        relations = names_of(vocabulary)[1]
-        expected = count if relations is None else len(relations)
-        if not len(mapping) == count == expected or max(mapping, default=-1) >= count:
-            raise ValueError(
-                f"{path}:1: types of {count:,} relations; the file has {len(mapping):,}, the "
-                f"graph {expected:,}"
-            )
-        with reading(path, "not the constraints of this graph"):
-            return cls(mapping, vocabulary=vocabulary)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):

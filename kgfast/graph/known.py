@@ -1,7 +1,7 @@
 """The index of known triples, which filtered ranking reads for each query."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,14 +22,14 @@ class KnownTriples:
     """Known triples, deduplicated and indexed both ways, for filtering.
 
     Two CSR indexes hold the known tails of each (h, r) and the known heads of each (r, t). A third
-    index, the known relations of each (h, t), is made at its first use. For files larger than
-    memory, :meth:`build` makes the indexes in a folder, and :meth:`open` maps the folder.
+    index, the known relations of each (h, t), is made in memory at its first use. For files larger
+    than memory, :meth:`build` makes the indexes in a folder, and :meth:`open` maps the folder.
 
     Parameters
     ----------
     *triples
         Any number of `Triples`, tensors, arrays or sequences `[T, 3]`, usually train, valid, test;
-        or lists of such; or objects with `mapped_triples`.
+        or objects with `mapped_triples`.
     vocabulary
         A pair of vocabularies, or an object with vocabularies, for rows of names.
 
@@ -52,7 +52,7 @@ class KnownTriples:
 
     def __init__(
         self,
-        *triples: TriplesLike | Iterable[TriplesLike],
+        *triples: TriplesLike,
         vocabulary: VocabularyLike | None = None,
     ) -> None:
         tensors, _ = id_sets(triples, vocabulary)
@@ -76,15 +76,12 @@ class KnownTriples:
         cls,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         folder: str | os.PathLike[str],
-        *,
-        relations: bool = False,
     ) -> "KnownTriples":
         r"""Index files of ids that may be larger than memory, in a folder, and open the folder.
 
         Rows are sorted in a file that is mapped, so that the system chooses how much of the file
-        stays in memory. The disk needs up to 48 bytes for each triple (72 with `relations`). The
-        index has the integers of ``KnownTriples(...)`` for these triples, in any order and with any
-        repeats.
+        stays in memory. The disk needs up to 48 bytes for each triple. The index has the integers
+        of ``KnownTriples(...)`` for these triples, in any order and with any repeats.
 
         Parameters
         ----------
@@ -94,8 +91,6 @@ class KnownTriples:
         folder
             The folder to make, new or empty. Until the end, all files lie in a folder beside it,
             ``.<folder>-<process>``, which an error deletes and a kill leaves.
-        relations
-            Also index the relations of (h, t), for the side "relation".
 
         Raises
         ------
@@ -119,7 +114,7 @@ class KnownTriples:
         """
         paths = [files] if isinstance(files, str | os.PathLike) else files
         with new_folder(folder) as scratch:
-            build_folder([Path(path) for path in paths], scratch, relations)
+            build_folder([Path(path) for path in paths], scratch)
         return cls.open(folder)
 
     @classmethod
@@ -142,7 +137,7 @@ class KnownTriples:
         known._folder = Path(folder).resolve()
         known._checksum, indices = open_folder(Path(folder))
         known._tails, known._heads = indices["tail"], indices["head"]
-        known._relations = indices.get("relation")
+        known._relations = None
         return known
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -150,11 +145,8 @@ class KnownTriples:
 
         A ValueError if the folder is there already.
         """
-        indices = {"tail": self._tails, "head": self._heads}
-        if self._folder is None or self._relations is not None:
-            indices["relation"] = self._index("relation")
         with new_folder(folder) as scratch:
-            write_folder(scratch, self.sizes, indices)
+            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads})
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -318,11 +310,6 @@ class KnownTriples:
         if side != "relation":
             raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
         if self._relations is None:
-            if self._folder is not None:
-                raise ValueError(
-                    f"{self._folder} was built without the relations of (h, t): build the folder "
-                    "with relations=True"
-                )
             check_sizes(*self.sizes, has_relations=True)
             self._relations = self._turned("relation").to(self.device)
         return self._relations

@@ -1,6 +1,6 @@
 """Names and labels of triples, as text, or as objects of other libraries."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
@@ -91,27 +91,15 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
 def id_sets(
     triples: Iterable[Any], vocabulary: VocabularyLike | None
 ) -> tuple[list[Tensor], Names]:
-    """Return sets of triples, which may stand in lists, as ids on the CPU, and their names."""
+    """Return sets of triples as ids on the CPU, and their names."""
     tensors, names = [], names_of(vocabulary)
-    for part in _sets(triples):
+    for part in triples:
+        part = list(part) if isinstance(part, set | frozenset) else part
         ids, labels = with_names(part, vocabulary)
         check_same_names(labels, names, "the parts before")
         names = names[0] or labels[0], names[1] or labels[1]
         tensors.append(as_triples_tensor(ids).cpu())
     return tensors, names
-
-
-def _sets(triples: Iterable[Any]) -> Iterator[Any]:
-    for part in triples:
-        part = list(part) if isinstance(part, set | frozenset) else part
-        first = part[0] if isinstance(part, list | tuple) and part else None
-        is_set = isinstance(first, Triples | set) or hasattr(first, "mapped_triples")
-        if isinstance(first, list | tuple):
-            is_set = len(first) > 0 and not isinstance(first[0], int | str | np.integer)
-        if is_set or getattr(first, "ndim", 0) == 2:
-            yield from _sets(part)
-        else:
-            yield part
 
 
 def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> None:

@@ -6,8 +6,7 @@
 | `tail.indptr.npy` | `[P + 1]`: pair p has the tails `indptr[p] .. indptr[p + 1] - 1` |
 | `tail.indices.npy` | `[T]`: the tails, ascending within a pair |
 
-`head.*` are for tails and relations, `relation.*` for heads and tails. Arrays are int32 if their
-values fit.
+`head.*` are for tails and relations. Arrays are int32 if their values fit.
 """
 
 import hashlib
@@ -38,6 +37,7 @@ MANIFEST = "known.json"
 _PARTS = ("pairs", "indptr", "indices")
 _FORMAT = "kgfast known triples", 1
 _COLUMNS = ("head", "relation", "tail")
+_STORED = ("tail", "head")
 # Columns of anchor, other and id.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
 _TEXT = 1 << 23  # bytes of text that are read at once
@@ -63,7 +63,7 @@ def index_of(
     )
 
 
-def build_folder(paths: Sequence[Path], folder: Path, has_relations: bool) -> None:
+def build_folder(paths: Sequence[Path], folder: Path) -> None:
     """Index files of triples in an empty folder; the files are read twice."""
     states = [_state(path) for path in paths]
 
@@ -78,9 +78,8 @@ def build_folder(paths: Sequence[Path], folder: Path, has_relations: bool) -> No
         count += len(head)
         entities = int(max(head.max(), tail.max())) + 1
         sizes = max(sizes[0], entities), max(sizes[1], int(relation.max()) + 1)
-    check_sizes(*sizes, has_relations=has_relations)
-    sides = [*_SIDES][: 2 + has_relations]
-    check_room(folder, 24 * count * len(sides), f"{folder}: {count:,} triples need up to")
+    check_sizes(*sizes)
+    check_room(folder, 48 * count, f"{folder}: {count:,} triples need up to")
 
     def room_of(side: str) -> Room:
         def room(name: str, dtype: type[np.integer[Any]], length: int) -> Column:
@@ -91,12 +90,10 @@ def build_folder(paths: Sequence[Path], folder: Path, has_relations: bool) -> No
         return room
 
     tails = index_of("tail", rows, count, sizes, room_of("tail"))
-    indices = {"tail": tails}
-    for side in sides[1:]:
-        indices[side] = index_of(side, tails.rows, len(tails.indices), sizes, room_of(side))
-    for side in sides:
+    index_of("head", tails.rows, len(tails.indices), sizes, room_of("head"))
+    for side in _STORED:
         (folder / f"{side}.keys.npy").unlink()
-    _write_manifest(folder, sizes, indices)
+    _write_manifest(folder, sizes, tails)
 
 
 def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
@@ -104,17 +101,16 @@ def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, Pai
     for side, index in indices.items():
         for name in _PARTS:
             np.save(folder / f"{side}.{name}.npy", getattr(index, name).cpu().numpy())
-    _write_manifest(folder, sizes, indices)
+    _write_manifest(folder, sizes, indices["tail"])
 
 
-def _write_manifest(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
+def _write_manifest(folder: Path, sizes: tuple[int, int], tails: PairIndex) -> None:
     facts = {
         "format": _FORMAT[0],
         "version": _FORMAT[1],
         "num_entities": sizes[0],
         "num_relations": sizes[1],
-        "checksum": checksum_of(indices["tail"]),
-        "sides": list(indices),
+        "checksum": checksum_of(tails),
     }
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1))
 
@@ -144,15 +140,13 @@ def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex]]:
             f"{shown(written)}: build the folder again"
         )
     with reading(path, "damaged"):
-        sizes, sides = (facts["num_entities"], facts["num_relations"]), facts["sides"]
+        sizes = facts["num_entities"], facts["num_relations"]
         if not all(type(size) is int and size >= 0 for size in sizes):
             raise ValueError(f"sizes must be numbers; got {shown(sizes)}")
-        if sides not in ([*_SIDES][:2], [*_SIDES]):
-            raise ValueError(f"the sides are {shown(sides)}")
-        check_sizes(*sizes, has_relations="relation" in sides)
+        check_sizes(*sizes)
         checksum = str(facts["checksum"])
-    indices = {side: _mapped_index(folder / side, sizes) for side in sides}
-    if len({len(index.indices) for index in indices.values()}) != 1:
+    indices = {side: _mapped_index(folder / side, sizes) for side in _STORED}
+    if len(indices["tail"].indices) != len(indices["head"].indices):
         raise ValueError(f"{folder}: damaged: the sides have different numbers of triples")
     return checksum, indices
 
@@ -162,7 +156,7 @@ def _mapped_index(files: Path, sizes: tuple[int, int]) -> PairIndex:
     pairs, indptr, indices = (_mapped(Path(f"{files}.{name}.npy")) for name in _PARTS)
     if pairs.dtype != torch.int64 or len(indptr) != len(pairs) + 1:
         raise ValueError(f"{files}.pairs.npy: damaged: contradicts indptr")
-    return PairIndex(pairs, indptr, indices, sizes[0], sizes[files.name != "relation"], files)
+    return PairIndex(pairs, indptr, indices, *sizes, files)
 
 
 def _mapped(path: Path) -> Tensor:

@@ -124,8 +124,7 @@ class LoadedRun:
               names, or of ids where the run has no names;
             - ``.json``: an object of entities, each with a list of its types; ``.tsv``: lines
               ``entity<TAB>type``. Both need the training triples
-              (:meth:`kgfast.TypeConstraints.from_types`);
-            - any other: OpenKE's ``type_constrain.txt``.
+              (:meth:`kgfast.TypeConstraints.from_types`).
 
         Raises
         ------
@@ -143,12 +142,10 @@ class LoadedRun:
         with reading(path, "not the types of this model"):
             if path.suffix == ".json":
                 constraints = self._constraints_of_json(path, names)
-            elif path.suffix == ".tsv":
+            else:
                 lines = path.read_text(encoding="utf-8").splitlines()
                 pairs = [(entity, kind) for entity, kind in (it.split("\t") for it in lines if it)]
                 constraints = TypeConstraints.from_types(self._train_for(path), pairs)
-            else:
-                constraints = TypeConstraints.from_openke(path, vocabulary=names)
             check_constraints(constraints, self.model, names)
         return constraints
 

@@ -26,8 +26,8 @@ from kgfast.graph import (
     TriplesLike,
     Vocabulary,
     as_triples_tensor,
+    with_names,
 )
-from kgfast.graph.named import id_sets
 from kgfast.models import (
     CP,
     MED,
@@ -71,7 +71,7 @@ def save(
     *,
     entities: Iterable[str] | None = None,
     relations: Iterable[str] | None = None,
-    known: KnownTriples | TriplesLike | Iterable[TriplesLike] | None = None,
+    known: KnownTriples | TriplesLike | None = None,
 ) -> None:
     """Save a model as a folder that :func:`kgfast.load_run` and every command read.
 
@@ -87,7 +87,7 @@ def save(
         A folder that is empty or not there yet.
     entities, relations : Vocabulary or iterable of str, optional
         Names in the order of the rows of the tables; inverse relations have none.
-    known : KnownTriples, Triples, Tensor, array, sequence or a list of them, optional
+    known : KnownTriples, Triples, Tensor, array or sequence, optional
         Triples that predictions leave out, of ids or of names.
 
     Raises
@@ -147,8 +147,8 @@ def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
     }
     if not isinstance(known, KnownTriples):
         try:
-            sets, _ = id_sets((known,), names)
-            return KnownTriples([as_triples_tensor(ids, **sizes) for ids in sets])
+            ids, _ = with_names(known, names)
+            return KnownTriples(as_triples_tensor(ids, **sizes))
         except (TypeError, ValueError) as error:
             raise type(error)(f"known: {error}") from None
     for what, size, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=True):

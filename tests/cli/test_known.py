@@ -8,7 +8,7 @@ def test_files_become_a_folder(tmp_path):
     (tmp_path / "a.tsv").write_text("0\t0\t1\n0\t0\t2\n")
     (tmp_path / "b.tsv").write_text("0\t0\t1\n3\t1\t1\n")
     files = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
-    result = run("known", *files, "--out", tmp_path / "known", "--relations")
+    result = run("known", *files, "--out", tmp_path / "known")
     assert result.exit_code == 0, result.stderr
     known = kgfast.KnownTriples.open(tmp_path / "known")
     last = result.stdout.replace("\n", "")

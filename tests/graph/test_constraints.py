@@ -1,4 +1,4 @@
-"""Type constraints: made, read and refused."""
+"""Type constraints: made and refused."""
 
 import pytest
 
@@ -36,34 +36,6 @@ def test_labels_are_kept():
     assert mapped == allowed
     assert mapped != TypeConstraints.from_triples(HRT)
     assert mapped != 3
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", ":1: types of -1 relations"),
-        ("2\n0 1 3\n0 0\n", ":1: types of 2 relations; the file has 1, the graph 2"),
-        ("1\n0 2 3\n0 0\n", ":2: expected .*; got '0 2 3'"),
-        ("2\n0 0\n0 0\n0 0\n1 0\n", ":4: expected .* twice for each relation"),
-        ("1\n0 2 3 3\n0 0\n", "heads of relation 0 must not repeat an id; got 3"),
-        (b"1\n0 1 \xff\n0 0\n", ":2: expected"),
-    ],
-)
-def test_openke_files_that_are_refused(tmp_path, text, message):
-    path = tmp_path / "type_constrain.txt"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=rf"type_constrain\.txt.*{message}"):
-        TypeConstraints.from_openke(path)
-    with pytest.raises(FileNotFoundError):
-        TypeConstraints.from_openke(tmp_path / "other.txt")
-
-
-def test_openke(tmp_path):
-    path = tmp_path / "type_constrain.txt"
-    path.write_text("2\n1\t1\t3\n1\t2\t0\t4\n0\t2\t7\t5\n0\t0\n")
-    assert listed(TypeConstraints.from_openke(path)) == [([5, 7], []), ([3], [0, 4])]
-    with pytest.raises(ValueError, match=r"constrain.txt:1: types of 2 relations; .* the graph 1"):
-        TypeConstraints.from_openke(path, vocabulary=PEOPLE)
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def write(path, rows):
     return path
 
 
-def assert_same(found, expected, relations=False):
+def assert_same(found, expected):
     """Compare every array of the indexes, bit by bit."""
-    for name in ("_tails", "_heads", "_relations")[: 2 + relations]:
+    for name in ("_tails", "_heads"):
         one, other = getattr(found, name), getattr(expected, name)
         for part in ("pairs", "indptr", "indices"):
             assert getattr(one, part).dtype == getattr(other, part).dtype, (name, part)
@@ -60,11 +60,8 @@ def test_a_folder_holds_what_memory_would(parts, rows):
             for number, (ending, triples) in enumerate(parts)
         ]
         expected = KnownTriples(*(triples for _, triples in parts))
-        is_small = all(id <= 6 for _, triples in parts for row in triples for id in row)
-        found = KnownTriples.build(files, Path(folder, "known"), relations=is_small)
-        if is_small:
-            expected._index("relation")
-        assert_same(found, expected, relations=is_small)
+        found = KnownTriples.build(files, Path(folder, "known"))
+        assert_same(found, expected)
         assert sorted(os.listdir(folder)) == sorted([*(path.name for path in files), "known"])
 
 
@@ -181,7 +178,6 @@ def test_damaged_folders_are_refused(folder):
         ({"num_entities": -1}, r"known\.json: damaged: sizes must be numbers"),
         ({"num_entities": True}, "sizes must be numbers"),
         ({"num_entities": 10**30}, r"known\.json: damaged: ids are too large"),
-        ({"sides": ["tail"]}, "damaged: the sides are"),
     ):
         manifest.write_text(json.dumps(facts | changed))
         refused(said)
@@ -235,9 +231,11 @@ def test_the_checksum_is_that_of_the_triples(folder, graph):
 
 
 def test_a_folder_travels_as_its_path(folder, graph):
-    known, ids = KnownTriples.open(folder), torch.tensor([0])
-    with pytest.raises(ValueError, match="built without the relations"):
-        known.exclude(ids, ids, "relation")
+    known, (heads, _, tails) = KnownTriples.open(folder), torch.from_numpy(graph[:9].copy()).T
+    expected = KnownTriples(graph).exclude(heads, tails, "relation")
+    for one, other in zip(known.exclude(heads, tails, "relation"), expected, strict=True):
+        assert torch.equal(one, other)
+    known = KnownTriples.open(folder)
     data = pickle.dumps(known)
     assert len(data) < 1000
     for other in (pickle.loads(data), copy.deepcopy(known)):

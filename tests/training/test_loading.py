@@ -169,14 +169,12 @@ class TestTypes:
         run = kgfast.load_run(root / "run")
         assert run.type_constraints() == kgfast.TypeConstraints.from_triples(run.dataset.train)
 
-    def test_every_kind_of_file(self, root, tmp_path):
+    def test_a_file_of_relations(self, root, tmp_path):
         run = kgfast.load_run(root / "run", data=False)
         named = {"previous": {"head": ["e3"], "tail": ["e1", "e2"]}}
         expected = kgfast.TypeConstraints(named, vocabulary=run.vocabulary)
         (tmp_path / "types.json").write_text(json.dumps(named))
-        (tmp_path / "type_constrain.txt").write_text("2\n0 0\n0 0\n1 1 3\n1 2 1 2\n")
-        for name in ("types.json", "type_constrain.txt"):
-            assert run.type_constraints(tmp_path / name) == expected
+        assert run.type_constraints(tmp_path / "types.json") == expected
 
     def test_ids_of_a_model_without_names(self, tmp_path):
         kgfast.save(TransE.init(4, 2, 8, seed=0), tmp_path / "it")
@@ -200,7 +198,7 @@ class TestTypes:
             ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
             ("a.json", "[1]", "a.json: must hold an object of relations; got .1."),
             ("a.json", "{", "a.json: not the types of this model"),
-            ("a.txt", "3\n", "a.txt:1: types of 3 relations"),
+            ("a.tsv", "e1\n", "a.tsv: not the types of this model"),
         ],
     )
     def test_bad_files_are_named(self, root, tmp_path, name, text, message):

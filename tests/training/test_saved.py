@@ -140,7 +140,7 @@ def test_known_triples_in_every_form(plain, tmp_path):
     index.save(tmp_path / "known")
     forms = {
         "names": names,
-        "arrays": [TRIPLES[:9].numpy(), TRIPLES[9:].numpy()],
+        "array": TRIPLES.numpy(),
         "rows": TRIPLES.tolist(),
         "index": index,
         "folder": kgfast.KnownTriples.open(tmp_path / "known"),
