@@ -17,7 +17,11 @@ class Graph(NamedTuple):
     """Triples to rank, and those to filter by."""
 
     hrt: Tensor
-    known: kgfast.KnownTriples
+    facts: Tensor
+
+    @property
+    def known(self) -> kgfast.KnownTriples:
+        return kgfast.KnownTriples(self.facts)
 
 
 @cache
@@ -31,7 +35,7 @@ def example() -> Graph:
         )
 
     hrt = some(40)
-    return Graph(hrt, kgfast.KnownTriples(hrt, some(400)))
+    return Graph(hrt, torch.cat([hrt, some(400)]))
 
 
 def tables_of(name: str) -> tuple[Tensor, Tensor]:
