@@ -11,6 +11,7 @@ import kgfast
 from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
 from kgfast.extras.heads import StreamedHead
 from kgfast.kernels import cpu
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from support.interpreted import run_interpreted
 from support.sampled import threads
 from support.small_runs import trainer_of
@@ -120,8 +121,8 @@ def row_adam():
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
     tables = [make(N, 4, seed=seed).abs() for seed in range(3)]
-    given = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 3}
-    ops.row_adam(tables, torch.unique(INDICES), make(len(INDICES.unique()), 4), **given)
+    step = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.1, 3)
+    ops.update_rows(tables, torch.unique(INDICES), make(len(INDICES.unique()), 4), step)
     return tables
 
 
@@ -129,7 +130,7 @@ def row_adagrad():
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
     *tables, gradient = (make(N, 4, seed=seed).abs() for seed in range(3))
-    ops.row_adagrad(tables, None, gradient, lr=0.1, eps=1e-10, weight_decay=0.1)
+    ops.update_rows(tables, None, gradient, AdagradStep(0.1, 1e-10, 0.1))
     return tables
 
 

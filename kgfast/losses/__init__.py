@@ -13,7 +13,7 @@ from kgfast.losses.entities import EntitiesLoss
 from kgfast.losses.logistic import LogisticLoss, logistic
 from kgfast.losses.loss import Loss
 from kgfast.losses.margin import MarginLoss, margin
-from kgfast.losses.med import MEDLoss, med, med_of_scores
+from kgfast.losses.med import MEDLoss, med
 from kgfast.losses.negatives import NegativesLoss
 from kgfast.losses.nssa import NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relation_task import relation_logits
@@ -48,7 +48,6 @@ __all__ = [
     "logistic",
     "margin",
     "med",
-    "med_of_scores",
     "nssa",
     "regularizers",
     "relation_logits",

@@ -120,11 +120,6 @@ def smoothed_labels(
     2018, official code; LibKGE) adds 1/N for every eps above 0. Without smoothing every style has
     labels 0 and 1.
 
-    Raises
-    ------
-    ValueError, TypeError
-        For a smoothing that is no number or outside ``[0, 1)``, and for an unknown style.
-
     Examples
     --------
     >>> smoothed_labels(0.1, "conve", 4)

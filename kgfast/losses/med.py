@@ -1,9 +1,4 @@
-"""Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3).
-
-The loss has mutual learning, evolutionary improvement and dynamic weights of nested sub-models. The
-equation stands in :func:`med_of_scores`. The scores of all sub-models come from one pass, unless
-operands depend on the crop.
-"""
+"""Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +12,26 @@ from kgfast.losses.batches import Batch
 from kgfast.losses.loss import Loss, check_mask
 from kgfast.losses.sampled import sampled_scores
 from kgfast.models.base import Side
-from kgfast.models.med import (
-    LOSS_WEIGHTS,
-    MED,
-    LossWeight,
-    check_increasing,
-    check_option,
-)
-from kgfast.ops.checks import check_tensor
+from kgfast.models.med import MED, LossWeight, check_increasing
 
 
 @dataclass(frozen=True, kw_only=True)
 class MEDLoss(Loss):
     """Loss of croppable embeddings (Zhu et al. 2025, section 3).
 
-    The loss is :func:`med_of_scores` of the :func:`sampled_scores` of all sub-models. The model
-    holds the hyperparameters.
+    With ``s_i`` the :func:`sampled_scores` of sub-model ``i``, ``H`` the Huber loss with threshold
+    1 and ``f_i = d_i / d_n``::
+
+        mutual_i    = mean H(s_{i-1} - s_i) over positives + the same over negatives
+        improving_i = - sum_+ p_i log sigmoid(s_i) - sum_- q_i log sigmoid(-s_i)
+        loss        = sum_{i>1} mutual_i + sum_i a(f_i) improving_i
+
+    where the next smaller sub-model weighs hard examples. The weights are ``p_i = softmax(-w1
+    s_{i-1})`` over the batch and ``q_i = softmax(w2 s_{i-1})`` over all negatives of the batch. No
+    gradient flows through ``s_{i-1}`` in weights. For the smallest sub-model both weights are
+    uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3 (f - 1/2))``. A mean over nothing is 0. The
+    model holds the hyperparameters. All scores come from one pass, unless operands depend on the
+    crop.
 
     Parameters
     ----------
@@ -76,13 +75,12 @@ class MEDLoss(Loss):
             raise TypeError(f"model must be a MED; got {type(model).__name__}")
         widths = model.dims if dims is None else dims
         check_increasing(widths)
-        return med_of_scores(
-            *sampled_scores(model, triples, negatives, side, widths, sparse=self.sparse),
-            [width / model.dims[-1] for width in widths],
-            (model.w1, model.w2, model.w3),
-            loss_weight=model.loss_weight,
-            mask=mask,
-        )
+        scores = sampled_scores(model, triples, negatives, side, widths, sparse=self.sparse)
+        if mask is not None:
+            check_mask(mask, scores[1], scores[1].shape[1:])
+        fractions = [width / model.dims[-1] for width in widths]
+        scales = model.w1, model.w2, model.w3
+        return med_of_scores(*scores, fractions, scales, model.loss_weight, mask)
 
 
 med = MEDLoss.function("med")
@@ -93,64 +91,10 @@ def med_of_scores(
     negative: Tensor,
     fractions: Sequence[float],
     scales: tuple[Tensor, Tensor, Tensor],
-    *,
-    loss_weight: LossWeight = "exp",
-    mask: Tensor | None = None,
+    loss_weight: LossWeight,
+    mask: Tensor | None,
 ) -> Tensor:
-    """Compute the loss of nested sub-models: mutual learning, improvement, dynamic weights.
-
-    With ``s_i`` the scores of sub-model ``i``, ``H`` the Huber loss with threshold 1 and
-    ``f_i = d_i / d_n``::
-
-        mutual_i    = mean H(s_{i-1} - s_i) over positives + the same over negatives
-        improving_i = - sum_+ p_i log sigmoid(s_i) - sum_- q_i log sigmoid(-s_i)
-        loss        = sum_{i>1} mutual_i + sum_i a(f_i) improving_i
-
-    where the next smaller sub-model weighs hard examples. The weights are ``p_i = softmax(-w1
-    s_{i-1})`` over the batch and ``q_i = softmax(w2 s_{i-1})`` over all negatives of the batch. No
-    gradient flows through ``s_{i-1}`` in weights. For the smallest sub-model both weights are
-    uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3 (f - 1/2))``. A mean over nothing is 0.
-
-    Parameters
-    ----------
-    positive, negative : Tensor
-        ``[C, B]`` and ``[C, B, K]``, by increasing width, gamma included.
-    fractions : sequence of float
-        ``f_i``, ``[C]``.
-    scales : three Tensors
-        ``w1``, ``w2``, ``w3``, scalars.
-    loss_weight : {"exp", "sigmoid"}
-    mask : Tensor, optional
-        bool ``[B, K]``: False where a negative takes no part.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For an argument that is no tensor, shapes that do not fit, and an unknown option.
-
-    Examples
-    --------
-    >>> one = torch.tensor(1.0)
-    >>> med_of_scores(torch.zeros(1, 2), torch.zeros(1, 2, 3), [1.0], (one, one, 0 * one))
-    tensor(1.3863)
-    """
-    check_tensor("positive", positive)
-    check_tensor("negative", negative)
-    if positive.ndim != 2 or negative.ndim != 3 or negative.shape[:2] != positive.shape:
-        raise ValueError(
-            "positive and negative must have shapes [C, B] and [C, B, K]; got "
-            f"{list(positive.shape)} and {list(negative.shape)}"
-        )
-    if len(fractions) != len(positive):
-        raise ValueError(f"fractions must be {len(positive)}, one per sub-model; got {fractions}")
-    if mask is not None:
-        check_mask(mask, negative, negative.shape[1:])
-    check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
+    """Return the loss of scores ``[C, B]`` and ``[C, B, K]``, by increasing width."""
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
     of_positives = w1 * -positive[:-1].detach()
     of_negatives = w2 * negative[:-1].detach()
@@ -164,9 +108,6 @@ def med_of_scores(
         distance = _distance(positive) + _distance(negative, mask)
         total = torch.add(total, distance, alpha=len(positive) - 1)
     return total
-
-
-# Each function below takes a few passes over the scores of all sub-models together.
 
 
 def _distance(scores: Tensor, mask: Tensor | None = None) -> Tensor:

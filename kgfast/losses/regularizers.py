@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn.functional import embedding
 
 from kgfast.graph import TriplesLike
@@ -65,7 +64,7 @@ def n3(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     """
     uses = _uses(model, triples, side, sparse=sparse)
     _check_fits("n3", uses.model, _OF_FACTORS)
-    return _mean(uses.of_factors(lambda rows: _cubes(uses.model, rows)))
+    return uses.mean_of_factors(lambda rows: _cubes(uses.model, rows))
 
 
 def l2(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool = False) -> Tensor:
@@ -80,8 +79,7 @@ def l2(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     >>> l2(model, [(0, 0, 1)])
     tensor(14.)
     """
-    uses = _uses(model, triples, side, sparse=sparse)
-    return _mean(uses.of_factors(_squares))
+    return _uses(model, triples, side, sparse=sparse).mean_of_factors(_squares)
 
 
 def dura(
@@ -103,12 +101,12 @@ def dura(
     if uses.targets is None:
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
     _check_fits("dura", uses.model, _OF_PRODUCTS)
-    anchors, targets = (_squares(rows) for rows in uses.entities())
-    forth, back = (
-        _squares(uses.model.with_entity(rows).queries(uses.numbers(), uses.relations, asked))
-        for rows, asked in ((uses.anchors, uses.side), (uses.targets, _other(uses.side)))
-    )
-    return _mean(anchors + targets + forth + back)
+    places = numbers(len(uses.anchors), uses.anchors.device)
+    total = sum(_squares(rows) for rows in uses.entities())
+    for rows, predicted in ((uses.anchors, uses.side), (uses.targets, _other(uses.side))):
+        queries = uses.model.with_entity(rows).queries(places, uses.relations, predicted)
+        total = total + _squares(queries)
+    return reduced(total, len(places), "mean")
 
 
 @dataclass(frozen=True)
@@ -121,9 +119,6 @@ class _Uses:
     relations: Tensor  # int64 [B], rows of the relation table
     targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
 
-    def numbers(self) -> Tensor:
-        return numbers(len(self.anchors), self.anchors.device)
-
     def entities(self) -> list[Tensor]:
         """Return the score's parts of anchors and, if given, targets, ``[B, *]`` each."""
         rows = [self.model.with_entity(self.anchors).candidates(_other(self.side)).table]
@@ -131,8 +126,8 @@ class _Uses:
             rows.append(self.model.with_entity(self.targets).candidates(self.side).table)
         return rows
 
-    def of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
-        """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use: ``[B]``.
+    def mean_of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+        """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use; return the mean.
 
         Many uses share a relation: the penalty of each relation is computed once.
         """
@@ -141,7 +136,8 @@ class _Uses:
         if places is not None:  # the gradient of a plain index has no fixed order
             of_relations = embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
-        return torch.stack([of_anchors, of_relations, *of_targets]).sum(0)
+        total = torch.stack([of_anchors, of_relations, *of_targets]).sum(0)
+        return reduced(total, len(total), "mean")
 
 
 def _uses(model: Model, triples: TriplesLike, side: Side, *, sparse: bool) -> _Uses:
@@ -167,10 +163,6 @@ def _other(side: Side) -> Side:
     return "head" if side == "tail" else "tail"
 
 
-def _mean(rows: Tensor) -> Tensor:
-    return reduced(rows, len(rows), "mean")
-
-
 def _squares(rows: Tensor) -> Tensor:
     return rows.square().sum(1)
 
@@ -178,25 +170,5 @@ def _squares(rows: Tensor) -> Tensor:
 def _cubes(model: Any, rows: Tensor) -> Tensor:
     if not hasattr(model, "layout"):
         return rows.abs().pow(3).sum(1)
-    cubes: Tensor = _Cubes.apply(*split(rows, model.layout))  # type: ignore[no-untyped-call]
-    return cubes
-
-
-class _Cubes(Function):
-    """Sums of the cubed moduli of complex rows, ``[B]``.
-
-    With torch's operators a step takes three times as long for these sums, most of the time in
-    powers. A second derivative at 0 is NaN, as for a modulus.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, re: Tensor, im: Tensor) -> Tensor:
-        ctx.save_for_backward(re, im)
-        squares = (re * re).add_(im * im)
-        return squares.mul_(squares.sqrt()).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor, Tensor]:
-        re, im = ctx.saved_tensors
-        slopes = (re * re).add_(im * im).sqrt_() * (3 * grad_rows)[:, None]
-        return re * slopes, im * slopes
+    re, im = split(rows, model.layout)
+    return (re * re + im * im).pow(1.5).sum(1)

@@ -1,6 +1,7 @@
 """Scores of triples and of sampled negatives: never ``[B, K, D]``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,9 +53,8 @@ def sampled_scores(
         As in :func:`kgfast.losses.bce`. RSCF filters each distinct candidate once.
     triples : Triples, Tensor, array, or tuple of Tensor
         int64 ``[B, 3]``; or ``(anchors, relations, targets)``, int64 ``[B]`` each: for side
-        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads. With inverse
-        relations, ids of relations may also name inverses, to predict tails of an inverse relation
-        (:attr:`kgfast.Model.has_inverses`).
+        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads. Relations may
+        be inverses as in :func:`kgfast.losses.bce`.
     negatives : Tensor
         int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all triples.
     side : {"head", "tail"}
@@ -63,20 +63,15 @@ def sampled_scores(
         Crop widths of the model. Results get a leading axis. All crops come from one pass, unless
         the model's operands depend on the crop.
     sparse : bool
-        Make row gradients for the entity table (:class:`kgfast.RowGradients`): for the rows of
-        anchors, targets and negatives. A relation table of wide rows gets row gradients, too
-        (:attr:`kgfast.Model.has_wide_relations`). Not available under ``torch.compile``.
+        Make row gradients (:class:`kgfast.RowGradients`) for the rows of anchors, targets and
+        negatives, and for wide relations (:attr:`kgfast.Model.has_wide_relations`). Not available
+        under ``torch.compile``.
 
     Returns
     -------
     positive, negative : Tensor
-        ``[B]`` and ``[B, K]``, or ``[len(dims), B]`` and ``[len(dims), B, K]``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For arguments that do not fit the model or an id out of range; the message names the first
-        offending position.
+        ``[B]`` and ``[B, K]``, or ``[len(dims), B]`` and ``[len(dims), B, K]``. A ValueError or
+        TypeError names an argument that does not fit the model, or the position of an id.
 
     Examples
     --------
@@ -90,17 +85,15 @@ def sampled_scores(
     widths = None if dims is None else widths_of_one_pass(model, dims)
     if dims is None or widths is not None:
         return _scores(sample, *_operands(sample), widths)
-    crops = []
+    positives, scores = [], []
     operands = sample.asked.queries_of(dims), candidates_of(sample.model, side, dims)
     for dim, queries, candidates in zip(dims, *operands, strict=True):
         width = operator_width(model, dim)
         candidates = _with_bias(sample, candidates, queries.dtype)
-        crops.append(_scores(sample, queries, candidates, None if width is None else [width]))
-    positives, scores = zip(*crops, strict=True)
-    return (
-        torch.cat([positive.reshape(1, -1) for positive in positives]),
-        torch.cat([negative.reshape(1, *negative.shape[-2:]) for negative in scores]),
-    )
+        crop = _scores(sample, queries, candidates, None if width is None else [width])
+        positives.append(crop[0].reshape(-1))
+        scores.append(crop[1].reshape(crop[1].shape[-2:]))
+    return torch.stack(positives), torch.stack(scores)
 
 
 @dataclass(frozen=True)
@@ -209,10 +202,9 @@ def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
 def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tensor]]:
     """Return the distinct ids of several tensors, ascending, and each tensor as places in them.
 
-    If the host would wait for the number of distinct ids, and ``of`` is the number of all ids, the
-    last id is repeated up to the maximal number. No place refers to a repetition. The length is
-    then never exactly ``of``, so that a bias of all ids differs in length from a bias of these
-    rows.
+    If the host would wait for their number, and ``of`` is the number of all ids, the last id is
+    repeated up to the maximal number; no place refers to a repetition. The length is then never
+    exactly ``of``: a bias of all ids differs in length from a bias of these rows.
     """
     flat = torch.cat([some.flatten() for some in ids])
     if of is not None and len(flat) and ops.waits_for(flat.device):
@@ -241,14 +233,11 @@ def loss_of(
         operands = checked_operands(queries, *rows, table_name="table")
         lists = Sampled(None, sample.targets, negatives, sample.besides)
         return negative_loss(operands, lists, loss, sparse=sample.table is not None)
-    try:
+    with _naming_by_id(sample, candidates):
         positive, pool = _read_pool(sample, queries, candidates, None)  # checks the queries
-        queries = full_precision(queries)
-        operands = operands_of(queries, pool.table, score, pool.bias, pool.factor)
+        rows = pool.table, score, pool.bias, pool.factor
+        operands = operands_of(full_precision(queries), *rows)
         return negative_loss(operands, Sampled(positive), loss)
-    except NonFiniteError:
-        _name_by_id(sample, candidates)
-        raise
 
 
 def _operands(sample: Sample) -> tuple[Tensor, Candidates]:
@@ -271,13 +260,10 @@ def _scores(
 ) -> Scores:
     score = sample.model.score
     if sample.negatives.ndim == 1:
-        try:
+        with _naming_by_id(sample, candidates):
             positive, pool = _read_pool(sample, queries, candidates, widths)
             options = pool.operands()
             return positive, ops.pairwise_scores(queries, score=score, dims=widths, **options)
-        except NonFiniteError:
-            _name_by_id(sample, candidates)
-            raise
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)  # one pass, one gradient
     scores = ops.indexed_scores(
         queries,
@@ -319,10 +305,15 @@ def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None) -> Candidate
     return Candidates(embedding(ids, candidates.table) if rows is None else rows, bias, factor)
 
 
-def _name_by_id(sample: Sample, candidates: Candidates) -> None:
+@contextmanager
+def _naming_by_id(sample: Sample, candidates: Candidates) -> Iterator[None]:
     """Name a row that is not finite by id in errors, not by place among gathered rows."""
-    check_rows("table", candidates.table, sample.targets)
-    check_rows("candidates", candidates.table, sample.negatives)
+    try:
+        yield
+    except NonFiniteError:
+        check_rows("table", candidates.table, sample.targets)
+        check_rows("candidates", candidates.table, sample.negatives)
+        raise
 
 
 def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype) -> Candidates:

@@ -12,7 +12,7 @@ from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_ba
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_gradients import RowGradients
-from kgfast.ops.row_updates import row_adagrad, row_adam, serves_rows
+from kgfast.ops.row_updates import serves_rows, update_rows
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
 from kgfast.ops.values import check_ids, check_unique, unchecked
@@ -38,13 +38,12 @@ __all__ = [
     "pairwise_scores",
     "rank_counts",
     "result_dtype",
-    "row_adagrad",
-    "row_adam",
     "serves_composition",
     "serves_filters",
     "serves_rows",
     "topk",
     "unchecked",
+    "update_rows",
     "use_backend",
     "waits_for",
 ]

@@ -163,35 +163,26 @@ def _backward(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    rows = NamedRows(besides) if sparse else None
     if index is not None:  # the forward may have been unchecked, which a backward cannot know
         index = inside_of(index, len(operands.table)).contiguous()
     needed, of_bias, grad = Need(need[0], need[1], need[3]), None, grad.resolve_neg().contiguous()
     if need[2] and operands.bias is not None:
         of_bias = bias_gradient_of(grad, index, operands.bias)
-    if grad.numel() and any(needed):
-        served = get_backend(backend)
-        made = served.backward(operands, grad, index, need=needed, rows=rows)
-    else:
-        made = _zeros(operands, needed, rows)
-    ids = made.ids if need[1] else None
-    if ids is None:
-        ids = torch.empty(0, dtype=torch.int64, device=grad.device)
+    made, nothing = Gradients(), torch.empty(0, dtype=torch.int64, device=grad.device)
+    if not grad.numel():
+        table = operands.table[:0] if sparse else operands.table
+        inputs = zip((operands.queries, table, operands.factor), needed, strict=True)
+        made = Gradients(
+            *(
+                torch.zeros_like(values) if wanted and values is not None else None
+                for values, wanted in inputs
+            )
+        )
+    elif any(needed):
+        rows = NamedRows(besides) if sparse else None
+        made = get_backend(backend).backward(operands, grad, index, need=needed, rows=rows)
+    ids = nothing if made.ids is None or not need[1] else made.ids
     return made.queries, made.table, of_bias, whole_factor(made, operands), ids
-
-
-def _zeros(operands: Operands, need: Need, rows: NamedRows | None) -> Gradients:
-    """Return the gradients of no pairs."""
-    queries, table, factor, ids = operands.queries, operands.table, operands.factor, None
-    if rows is not None:
-        ids, table = torch.empty(0, dtype=torch.int64, device=table.device), table[:0]
-        factor = None if factor is None else factor[:0]
-    of_queries, of_table, of_factor = (
-        torch.zeros_like(it) if needed and it is not None else None
-        for it, needed in zip((queries, table, factor), need, strict=True)
-    )
-    made = Gradients(of_queries, of_table, of_factor, ids)
-    return made if rows is None else made.of_rows(rows)
 
 
 def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:

@@ -46,16 +46,12 @@ _CHUNK = 1 << 22  # numbers that are checked together
 def unchecked() -> Iterator[None]:
     """Skip the checks of values in a ``with`` block: the host waits for no device.
 
-    Numbers may then be NaN or infinite, ids out of range, positives missing. Shapes, dtypes and
-    devices are still checked. An id out of range is clamped, so that nothing is read out of bounds,
-    but the result is undefined. Use the block for input that was checked before.
-
-    A step of training with shared negatives and fixed shapes then never waits, so that a CUDA graph
-    can capture the step (docs/reference/losses.md lists the steps). The block applies to its own
-    thread and context (:mod:`contextvars`), for the calls within; a backward may run after the
-    block. ``rank()`` and ``topk()`` refuse the block, since their integers would mean nothing. On
-    the CPU :func:`kgfast.ops.row_adam` still checks ids, because it writes rows; on a GPU ids out
-    of range change nothing.
+    Numbers may then be NaN or infinite, ids out of range (they are clamped: nothing is read out of
+    bounds), positives missing, and results undefined. Shapes, dtypes and devices are still checked.
+    A step with shared negatives and fixed shapes then never waits, so that a CUDA graph can capture
+    the step (docs/reference/losses.md). The block applies to its own thread and context; a backward
+    may run later. ``rank()`` and ``topk()`` refuse the block. On the CPU optimizers of rows still
+    check ids, because they write.
 
     Examples
     --------
@@ -219,18 +215,9 @@ def check_unmasked(
     if bias is None or not checks_values():
         return
     masked = (bias == -torch.inf).expand(count)
-    if not bool(masked.any()):
-        return
-    if smoothing[1]:
-        row = int(masked.nonzero()[0])
+    rows = masked.nonzero()[:, 0] if smoothing[1] else positives[masked[positives]]
+    if len(rows):
         raise ValueError(
-            f"{smoothing[0]} must be 0 where a bias is -inf (row {row}), which leaves a candidate "
-            f"out: a label would make the loss infinite; got {smoothing[1]}"
-        )
-    hit = masked[positives].nonzero()
-    if len(hit):
-        place = int(hit[0])
-        raise ValueError(
-            f"{name}[{place}] = {int(positives[place])} has a bias of -inf, which leaves that "
-            f"candidate out: the loss would be infinite"
+            f"bias: row {int(rows[0])} is -inf, which leaves that candidate out: {name} and "
+            f"{smoothing[0]} must give the label 0, or the loss would be infinite"
         )

@@ -14,6 +14,7 @@ from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 
 from kgfast import ops
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.ops import RowGradients
 
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
@@ -98,7 +99,7 @@ class RowAdam(RowOptimizer):
     A row without a gradient keeps its value and its moments, while bias correction counts all
     steps. If every row has a gradient in every step this is :class:`torch.optim.Adam`. Only the
     first step allocates memory of the size of a parameter, for the moments. A kernel updates
-    float32 rows in one pass (:func:`kgfast.ops.row_adam`).
+    float32 rows in one pass.
 
     Parameters
     ----------
@@ -136,15 +137,9 @@ class RowAdam(RowOptimizer):
         parameter, *moments = tables
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
-        ops.row_adam(
-            [parameter.detach(), *moments],
-            found.ids,
-            found.rows,
-            betas=group["betas"],
-            step=self._next(step),
-            repeats=found.repeats,
-            **_numbers(group),
-        )
+        made = AdamStep(betas=group["betas"], number=self._next(step), **_numbers(group))
+        rows = [parameter.detach(), *moments], found.ids, found.rows
+        ops.update_rows(*rows, made, repeats=found.repeats)
 
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
         tables, gradients, steps = map(list, zip(*dense, strict=True))
@@ -205,19 +200,15 @@ class RowAdagrad(RowOptimizer):
         if not ops.serves_rows(parameter):
             return super()._step_rows(tables, found, step, group)
         self._next(step)
-        ops.row_adagrad(
-            [parameter.detach(), total],
-            found.ids,
-            found.rows,
-            repeats=found.repeats,
-            **_numbers(group),
-        )
+        rows = [parameter.detach(), total], found.ids, found.rows
+        ops.update_rows(*rows, AdagradStep(**_numbers(group)), repeats=found.repeats)
 
     def _update(self, dense: Sequence[_Dense], group: Group) -> None:
         for (parameter, total), gradient, step in dense:
             if ops.serves_rows(parameter):
                 step += 1
-                ops.row_adagrad([parameter.detach(), total], None, gradient, **_numbers(group))
+                tables = [parameter.detach(), total]
+                ops.update_rows(tables, None, gradient, AdagradStep(**_numbers(group)))
                 continue
             adagrad(
                 [parameter],

@@ -11,6 +11,7 @@ from safetensors import safe_open
 import kgfast
 from kgfast import Candidates, Index, KnownTriples, TransE, rank, topk
 from kgfast.kernels import cpu
+from kgfast.kernels.backend import AdamStep
 from kgfast.kernels.panels import Panels
 from support.ranked_models import MODELS, line, random_triples
 
@@ -68,9 +69,8 @@ def written(model):
 
 def stepped_by_rows(model):
     moments = torch.zeros(2, *model.entity.shape)
-    options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
-    rows = torch.ones(1, model.entity.shape[1])
-    kgfast.ops.row_adam((model.entity.detach(), *moments), torch.tensor([3]), rows, **options)
+    rows, step = torch.ones(1, model.entity.shape[1]), AdamStep(0.1, (0.9, 0.99), 1e-8, 0.0, 1)
+    kgfast.ops.update_rows((model.entity.detach(), *moments), torch.tensor([3]), rows, step)
 
 
 def stepped_by(name):

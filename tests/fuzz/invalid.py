@@ -11,6 +11,7 @@ import kgfast
 from fuzz.case import Case, anywhere, refused
 from kgfast import ops
 from kgfast.adapters import ogb
+from kgfast.kernels.backend import AdamStep
 
 ROWS, BATCH, WIDTH = 7, 3, 8
 Arguments = dict[str, Any]
@@ -72,8 +73,6 @@ def _operands(case: Case, name: str) -> Arguments:
             "tables": [torch.zeros(ROWS, WIDTH) for _ in range(3)],
             "ids": torch.tensor([1, 0, 6]),
             "gradients": torch.randn(3, WIDTH),
-            "betas": (0.9, 0.999),
-            "step": 1,
         }
     if name.endswith("_total"):
         given |= {"divisor": 2.0}
@@ -81,7 +80,7 @@ def _operands(case: Case, name: str) -> Arguments:
 
 
 def _row_adam(**given: Any) -> None:
-    ops.row_adam(**given, lr=0.1, eps=1e-8, weight_decay=0.0)
+    ops.update_rows(**given, step=AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, 1))
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {

@@ -9,7 +9,8 @@ import torch
 from fuzz.models import Drawn, score_of
 from kgfast import MED, RSCF, KnownTriples, RotatE, losses, rank, topk
 from kgfast.eval import counting
-from kgfast.losses import med_of_scores, sampled_scores
+from kgfast.losses import sampled_scores
+from kgfast.losses.med import med_of_scores
 from kgfast.ops import use_backend
 from support.paths import ROOT
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
@@ -250,8 +251,7 @@ def test_med_loss(loss_weight):
         if loss_weight == "sigmoid":
             weight = 1 / (1 + math.exp(-w[2] * (share - 0.5)))
         expected += weight * improving
-    options = {"loss_weight": loss_weight, "mask": mask}
-    found = med_of_scores(positive, negative, (0.25, 0.5, 1.0), w, **options)
+    found = med_of_scores(positive, negative, (0.25, 0.5, 1.0), w, loss_weight, mask)
     torch.testing.assert_close(found, expected)
 
 
@@ -291,7 +291,7 @@ def test_weights_of_the_smaller_model_carry_no_gradient():
     positive = torch.randn(2, 4, requires_grad=True)
     negative = torch.zeros(2, 4, 3)
     one = torch.tensor(1.0)
-    med_of_scores(positive, negative, (0.5, 1.0), (one, one, one)).backward()
+    med_of_scores(positive, negative, (0.5, 1.0), (one, one, one), "exp", None).backward()
     with torch.no_grad():
         difference = positive[0] - positive[1]
         mutual = difference.clamp(-1, 1) / 4

@@ -175,17 +175,17 @@ def test_a_mask_of_what_has_a_label_is_refused(backend):
     given, bias = operands(), torch.zeros(N)
     bias[4] = -INF
     both = (*given.values(), bias)
-    with pytest.raises(ValueError, match=r"targets\[1\] = 4 has a bias of -inf, which leaves"):
+    with pytest.raises(ValueError, match=r"bias: row 4 is -inf.* targets and"):
         ops.cross_entropy(*both, TARGETS, 0.0, "dot")
-    with pytest.raises(ValueError, match=r"positive_indices\[1\] = 4 has a bias of -inf"):
+    with pytest.raises(ValueError, match=r"bias: row 4 is -inf.* positive_indices"):
         ops.bce(*both, *CSR, 1.0, 0.0, "dot")
     bias[4], bias[7] = 0.0, -INF
-    with pytest.raises(ValueError, match=r"label_smoothing must be 0 where .* \(row 7\)"):
+    with pytest.raises(ValueError, match=r"bias: row 7 is -inf.* label_smoothing must"):
         ops.cross_entropy(*both, TARGETS, 0.1, "dot")
-    with pytest.raises(ValueError, match=r"label_c must be 0 where a bias is -inf \(row 7\)"):
+    with pytest.raises(ValueError, match=r"bias: row 7 is -inf.* label_c must"):
         ops.bce(*both, *CSR, 1.0, 0.1, "dot")
     everything = torch.tensor([-INF])
-    with pytest.raises(ValueError, match=r"targets\[0\] = 0 has a bias of -inf"):
+    with pytest.raises(ValueError, match=r"bias: row 0 is -inf"):
         ops.cross_entropy(*given.values(), everything, TARGETS, 0.0, "dot")
 
 

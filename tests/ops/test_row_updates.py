@@ -5,12 +5,13 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from support.mistakes import each_of
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 
 N, WIDTH = 6, 3
-NUMBERS = {"lr": 0.5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+STEP = AdamStep(lr=0.5, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, number=1)
 IDS, ROWS = torch.tensor([4, 1]), torch.ones(2, WIDTH)
 
 
@@ -19,8 +20,8 @@ def tables(count: int = 3) -> list[torch.Tensor]:
 
 
 def adam(**change) -> list[torch.Tensor]:
-    given = {"tables": tables(), "ids": IDS, "gradients": ROWS} | NUMBERS | change
-    ops.row_adam(**given)
+    given = {"tables": tables(), "ids": IDS, "gradients": ROWS, "step": STEP} | change
+    ops.update_rows(**given)
     return given["tables"]
 
 
@@ -60,16 +61,17 @@ def test_what_does_not_fit_is_named_and_changes_nothing(error, message, call):
 
 
 def test_adagrad_refuses_what_adam_refuses():
-    pair, numbers = tables(2), {"lr": 0.1, "eps": 1e-10, "weight_decay": 0.0}
+    pair, step = tables(2), AdagradStep(lr=0.1, eps=1e-10, weight_decay=0.0)
     with pytest.raises(ValueError, match=r"ids\[0\] must be in 0 .. 5; got 6"):
-        ops.row_adagrad(pair, torch.tensor([6, 1]), ROWS, **numbers)
+        ops.update_rows(pair, torch.tensor([6, 1]), ROWS, step)
     with pytest.raises(ValueError, match=r"gradients must have shape \[6, 3\]"):
-        ops.row_adagrad(pair, None, ROWS, **numbers)
+        ops.update_rows(pair, None, ROWS, step)
     assert all(map(torch.equal, pair, tables(2)))
 
 
 def test_a_step_may_be_a_tensor():
-    assert all(map(torch.equal, adam(step=3), adam(step=torch.tensor(3.0))))
+    both = (adam(step=STEP._replace(number=it)) for it in (3, torch.tensor(3.0)))
+    assert all(map(torch.equal, *both))
 
 
 def test_only_the_named_rows_change():

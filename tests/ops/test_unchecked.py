@@ -7,6 +7,7 @@ import torch
 
 import kgfast
 from kgfast import losses, ops
+from kgfast.kernels.backend import AdamStep
 from kgfast.kernels.checks import Values, checks_values, without_values
 from kgfast.ops.values import safe_ids
 
@@ -141,9 +142,9 @@ def test_what_writes_checks_its_ids_nonetheless() -> None:
     tables = torch.zeros(3, 2, 1).unbind()
     if not ops.serves_rows(tables[0]):
         pytest.skip("the extension is not built")
-    step = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+    step = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, 1)
     with kgfast.unchecked(), pytest.raises(ValueError, match=r"ids\[0\] must be in 0 .. 1"):
-        ops.row_adam(tables, torch.tensor([2]), torch.ones(1, 1), **step)
+        ops.update_rows(tables, torch.tensor([2]), torch.ones(1, 1), step)
 
 
 def test_trusted_ids_are_taken_as_they_are() -> None:

@@ -5,6 +5,7 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
+from kgfast.kernels.backend import AdagradStep
 from support.sampled import threads
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -24,7 +25,8 @@ def steps_of(shape, count=4):
 def adagrad_of(table, gradients, decay, ids=None):
     table, sums = table.clone(), torch.zeros_like(table)
     for gradient in gradients:
-        ops.row_adagrad((table, sums), ids, gradient, weight_decay=decay, **NUMBERS)
+        step = AdagradStep(weight_decay=decay, **NUMBERS)
+        ops.update_rows((table, sums), ids, gradient, step)
     return table, sums
 
 

@@ -5,6 +5,7 @@ import torch
 
 import kgfast
 from kgfast import RowGradients, losses, ops
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.ops.row_gradients import merge
 from support.engines import INTERPRETED
 
@@ -34,7 +35,7 @@ def test_adam_is_its_formula(width, number):
         for step in range(1, 6):
             ids = torch.randperm(N, generator=generator)[: 2 * step]
             gradients = torch.randn(len(ids), width, generator=generator)
-            ops.row_adam(tables, ids, gradients, step=number(step), **ADAM)
+            ops.update_rows(tables, ids, gradients, AdamStep(number=number(step), **ADAM))
             formula(exact, ids, gradients, step)
     for got, right in zip(tables, exact, strict=True):
         torch.testing.assert_close(got, right.float(), rtol=2e-5, atol=1e-6)
@@ -49,7 +50,7 @@ def test_adagrad_is_its_formula(ids):
     with ops.use_backend("triton"):
         for _ in range(3):
             gradients = torch.randn(exact[rows].shape, generator=generator)
-            ops.row_adagrad(tables, ids, gradients, **ADAGRAD)
+            ops.update_rows(tables, ids, gradients, AdagradStep(**ADAGRAD))
             g = gradients.double() + ADAGRAD["weight_decay"] * exact[rows]
             sums[rows] += g**2
             exact[rows] -= ADAGRAD["lr"] * g / (sums[rows].sqrt() + ADAGRAD["eps"])
@@ -61,15 +62,12 @@ def test_adagrad_is_its_formula(ids):
 def test_a_gradient_may_have_strides(shape):
     ids, numbers = torch.tensor([11, 0, 4]), torch.arange(12.0).view(shape)
     strided = numbers.transpose(0, -1).contiguous().transpose(0, -1)
-    for call, count, options in (
-        (ops.row_adam, 3, {"step": 1, **ADAM}),
-        (ops.row_adagrad, 2, ADAGRAD),
-    ):
+    for count, step in ((3, AdamStep(number=1, **ADAM)), (2, AdagradStep(**ADAGRAD))):
         found = [torch.zeros(count, N, *shape[1:]).unbind() for _ in range(3)]
         gradients = numbers, strided, torch.ones(1).expand(shape)
         with ops.use_backend("triton"):
             for tables, gradient in zip(found, gradients, strict=True):
-                call(tables, ids, gradient, **options)
+                ops.update_rows(tables, ids, gradient, step)
         assert all(map(torch.equal, found[0], found[1]))
         assert all(len(it[ids].unique()) == 1 for it in found[2])
 
@@ -79,7 +77,8 @@ def test_an_id_out_of_range_changes_nothing_where_none_is_checked():
     memory = torch.ones(3, N + 2, 4)
     tables = [part[1:-1] for part in memory]
     with ops.use_backend("triton"), kgfast.unchecked():
-        ops.row_adam(tables, torch.tensor([-1, N, 2]), torch.ones(3, 4), step=1, **ADAM)
+        step = AdamStep(number=1, **ADAM)
+        ops.update_rows(tables, torch.tensor([-1, N, 2]), torch.ones(3, 4), step)
     changed = (memory != 1).any(2).nonzero()
     assert {tuple(it) for it in changed.tolist()} <= {(part, 3) for part in range(3)}
     assert bool((memory[0, 3] != 1).all())
@@ -142,14 +141,14 @@ def test_a_row_with_repeats_is_updated_once(make, dtype):
 
 def test_ids_that_do_not_ascend_are_named():
     tables = torch.zeros(3, N, 1).unbind()
-    ids, rows = torch.tensor([3, 3, 2]), torch.ones(3, 1)
+    ids, rows, step = torch.tensor([3, 3, 2]), torch.ones(3, 1), AdamStep(number=1, **ADAM)
     with ops.use_backend("triton"):
         with pytest.raises(ValueError, match=r"ids\[2\] must be at least ids\[1\]; got 2"):
-            ops.row_adam(tables, ids, rows, step=1, repeats=True, **ADAM)
+            ops.update_rows(tables, ids, rows, step, repeats=True)
         with pytest.raises(ValueError, match=r"ids\[1\] must not repeat"):
-            ops.row_adam(tables, ids, rows, step=1, **ADAM)
+            ops.update_rows(tables, ids, rows, step)
     with ops.use_backend("cpu"), pytest.raises(ValueError, match=r"ids\[1\] must not repeat"):
-        ops.row_adam(tables, ids, rows, step=1, repeats=True, **ADAM)
+        ops.update_rows(tables, ids, rows, step, repeats=True)
 
 
 @pytest.mark.parametrize("shape", [(5,), (6, 5)], ids=["pool", "lists"])
