@@ -7,7 +7,7 @@ import pytest
 
 from kgfast import safe_yaml
 from kgfast.training import Config
-from kgfast.training.config.files import assign
+from kgfast.training.config.files import override
 from support.paths import ROOT
 
 SCREEN = 600  # characters that fit a message
@@ -57,7 +57,7 @@ def test_hostile_text_is_refused_in_a_line(tmp_path, text, line, problem):
     path.write_text(text)
     for read in (lambda it: safe_yaml.parse(text, it), Config.from_yaml):
         start = time.process_time()
-        said = f"{re.escape(problem)}|a config holds at most"
+        said = re.escape(problem)
         with pytest.raises(ValueError, match=said) as error:
             read(path)
         assert time.process_time() - start < 5
@@ -71,7 +71,7 @@ def test_an_override_is_read_the_same_way():
     values: dict[str, object] = {}
     for text in ("optim.lr=" + "[" * 5000, "optim.lr=" + "9" * 5000, "a." * 5000 + "b=1"):
         with pytest.raises(ValueError, match=r"^--set ") as error:
-            assign(values, text)
+            override(values, [text])
         assert len(str(error.value)) <= SCREEN
 
 
@@ -109,7 +109,6 @@ def test_values_of_configs_are_cut(tmp_path):
         f"dataset: {{name: {long}, root: {long}}}",
         f"med: {{dims: [{'2, ' * 1000}1]}}",
         f"optim: [{'a, ' * 1000}1]",
-        f"{'a.' * 1000}b: 1",
     ):
         for line in config_error(text, tmp_path).split("\n"):
             assert len(line) <= SCREEN + len(str(tmp_path)), line[:200]

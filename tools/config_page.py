@@ -17,19 +17,19 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kgfast.training import Config
-from kgfast.training.config import may_change
+from kgfast.training.config import MAY_CHANGE
 from kgfast.training.config.files import packaged_configs
 
 INTRO = """# Configs
 
 Written by `python benchmarks/pages.py config` from the sections that check configs; do not edit.
 
-A config is a YAML file of sections (`model:`, `train:`, ...), or of dotted keys (`model.name:`).
-Keys that the file lacks have their defaults. `--set model.base_dim=128` overrides a key on the
-command line; its value is read as YAML. kgfast checks all keys before it reads data or allocates
+A config is a YAML file of sections (`model:`, `train:`, ...). Keys that the file lacks have their
+defaults. `--set model.base_dim=128` overrides a key on the command line; its value is read as YAML,
+and `--set med=null` leaves a section out. kgfast checks all keys before it reads data or allocates
 memory. An unknown key, a value out of range and values that contradict each other are errors that
-name the key. Numbers such as `1e-3`, which YAML reads as text, are numbers here. Names may be in
-upper case. Aliases (`*name`), repeated keys and files beyond 128 KiB are refused.
+name the key. Numbers such as `1e-3`, which YAML reads as text, are numbers here. Aliases (`*name`),
+repeated keys and files beyond 128 KiB are refused.
 
     kgfast train --config FILE                    a file; it wins over a name of the package
     kgfast train --config wn18rr/rotate_fast      a config that comes with the package
@@ -76,7 +76,7 @@ def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
         if name not in meanings:
             raise ValueError(f"{section.__name__}: no text says what {name} means")
         default = "-" if field.is_required() else f"`{_yaml(field.default)}`"
-        free = " *may change*" if may_change(key) else ""
+        free = " *may change*" if key in MAY_CHANGE else ""
         taken = takes(field.annotation, field.metadata)
         yield f"| `{key}` | {taken} | {default} | {meanings[name]}{free} |"
 

@@ -241,7 +241,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
     config instead. ``data`` is the folder of a graph, with its train file; it replaces the config's
     dataset. Raises ValueError or FileNotFoundError for anything missing, unknown or too much.
     """
-    from kgfast.training.config.files import find_config, said
+    from kgfast.training.config.files import find_config
 
     if (config is None) == (model is None):
         which = "neither" if config is None else "both"
@@ -252,7 +252,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
             raise ValueError(f"--model {model} needs --data, the folder of the graph")
         return Chosen(path, [], f"{path.resolve().parent.name}-{path.stem}")
     if not data.is_dir():
-        raise FileNotFoundError(f"--data {said(data)}: no such folder")
+        raise FileNotFoundError(f"--data {data}: no such folder")
     if data.name in ("", ".."):
         data = data.resolve()
     values = {"dataset.root": str(data.parent), "dataset.name": data.name}
@@ -262,12 +262,10 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
 
 def _default_of(model: str) -> Path:
     """Return the default config of a model."""
-    from kgfast.training.config.files import packaged_configs, said
+    from kgfast.training.config.files import packaged_configs
 
     named = (name.partition("/") for name in packaged_configs())
     known = [name for folder, _, name in named if folder == "default"]
     if model.lower() not in known:
-        raise ValueError(
-            f"--model {said(model)}: has no default config; known are {', '.join(known)}"
-        )
+        raise ValueError(f"--model {model}: has no default config; known are {', '.join(known)}")
     return packaged_configs()[f"default/{model.lower()}"]

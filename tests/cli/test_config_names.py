@@ -58,7 +58,6 @@ def test_an_existing_file_wins(tmp_path, monkeypatch):
         ("nothing.yml", "nor one of the package; the package has codex-m/"),
         ("nosuch", "default/transe"),
         ("x" * 5000, "nor one of the package"),
-        ("default", "; the package has default/complex, default/conve, default/cp, "),
         ("../wn18rr/rotate", "did you mean 'wn18rr/rotate'"),
     ],
 )

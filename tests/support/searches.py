@@ -8,7 +8,7 @@ from support.small_runs import merged
 GRAPH = synthetic(150, 4, 600, 40, 40)
 RANGES = {
     "optim.lr": {"low": 1e-3, "high": 0.3, "log": True},
-    "model": {"base_dim": {"choices": [4, 8]}},  # a section, as files may have it
+    "model.base_dim": {"choices": [4, 8]},
     "data.neg_size": {"low": 4, "high": 16},
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Run, Trainer
-from kgfast.training.config.files import assign
+from kgfast.training.config.files import override
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
 BASE = {
@@ -30,7 +30,7 @@ def sections_of_table(text: str) -> dict[str, dict[str, Any]]:
     for line in text.strip("\n").split("\n"):
         if line.startswith(" "):
             for each in line.split():
-                assign(found[name], each)
+                override(found[name], [each])
         else:
             name = line
             found[name] = {}

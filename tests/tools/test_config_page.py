@@ -14,7 +14,7 @@ from kgfast.training.config.sections import Section
 def test_it_lists_every_key_and_every_config():
     page = config_page.page()
     sections = {prefix for prefix, _ in config_page.sections(Config, "")}
-    for key in _keys(Config):
+    for key in (it for it in _keys(Config) if not it.startswith("search.ranges.")):
         if f"{key}.KEY" in sections:
             assert f"## `{key}.KEY`" in page
         elif key in sections:

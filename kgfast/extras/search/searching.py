@@ -20,7 +20,7 @@ from kgfast.datasets import Dataset
 from kgfast.locks import locked
 from kgfast.text import escaped, shown
 from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset
-from kgfast.training.config import assigned, may_change
+from kgfast.training.config import MAY_CHANGE
 from kgfast.whole_files import write_whole
 
 _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
@@ -146,10 +146,10 @@ class Space:
             )
         if config.search.trials is None and config.search.minutes is None:
             raise ValueError("search.minutes: set the minutes, or search.trials")
-        self._base = config.to_dict() | {"search": None}
+        self._base = config.model_copy(update={"search": None})
         self._ranges, self._ends = config.search.ranges, {}
         for key in self._ranges:
-            if key.partition(".")[0] in ("dataset", "search") or may_change(key):
+            if key.partition(".")[0] in ("dataset", "search") or key in MAY_CHANGE:
                 raise ValueError(f"search.ranges.{key}: must be equal in all trials")
             self._ends[key] = [self._checked(key, value) for value in self._values(key)]
 
@@ -167,7 +167,7 @@ class Space:
 
     def config_of(self, values: Mapping[str, Any]) -> Config:
         """Return the config of a trial; raise ValueError if values contradict each other."""
-        return Config.from_dict(assigned(self._base, values))
+        return self._base.updated(values)
 
     def _values(self, key: str) -> Sequence[Any]:
         values = self._ranges[key]
@@ -330,7 +330,7 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         changed = [
             f"{key} was {before.get(key)}, is {now.get(key)}"
             for key in before | now
-            if before.get(key) != now.get(key) and not may_change(key)
+            if before.get(key) != now.get(key) and key not in MAY_CHANGE
         ]
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")

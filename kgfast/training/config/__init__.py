@@ -4,25 +4,7 @@
 what stands in files.
 """
 
-from kgfast.training.config.files import assigned
-from kgfast.training.config.schema import Config, may_change
-from kgfast.training.config.sections import (
-    MODELS,
-    LossConfig,
-    RangeConfig,
-    SearchConfig,
-    is_own,
-    losses_of,
-)
+from kgfast.training.config.schema import MAY_CHANGE, Config
+from kgfast.training.config.sections import MODELS, LossConfig, is_own, losses_of
 
-__all__ = [
-    "MODELS",
-    "Config",
-    "LossConfig",
-    "RangeConfig",
-    "SearchConfig",
-    "assigned",
-    "is_own",
-    "losses_of",
-    "may_change",
-]
+__all__ = ["MAY_CHANGE", "MODELS", "Config", "LossConfig", "is_own", "losses_of"]

@@ -3,30 +3,43 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_origin
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from kgfast import safe_yaml
 from kgfast.graph import nearest_names
 from kgfast.losses import LOSSES
 from kgfast.text import shown
-from kgfast.training.config.files import find_config, nested, override, read_yaml
+from kgfast.training.config.files import find_config, override, put, read_yaml
 from kgfast.training.config.sections import (
     CONVE_OPTIONS,
     MODELS,
+    Count,
+    CountOrZero,
+    DataConfig,
+    DatasetConfig,
+    DistributedConfig,
+    LossConfig,
+    MedConfig,
+    ModelConfig,
+    OptimConfig,
     RangeConfig,
-    Sections,
+    RegularizerConfig,
+    SchedConfig,
+    SearchConfig,
+    Section,
+    TrainConfig,
     is_own,
     losses_of,
 )
 
 # Keys that may change when a run is resumed.
-_FREE = frozenset(
+MAY_CHANGE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
-    + ["train.eval_every", "train.save_every", "train.log_every"]
-    + ["train.keep_every", "train.out_dir", "train.table_folder"]
+    + ["train.eval_every", "train.save_every", "train.log_every", "train.keep_every"]
+    + ["train.out_dir", "train.table_folder"]
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _MOST = 20  # messages at most
@@ -39,13 +52,18 @@ _PENALTIES = {
     "dura": ("distmult", "complex", "cp", "rescal"),
 }
 # A key with another value than its default goes with some values of another key.
-_GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
+_GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
     *((f"model.{key}", "model.name", ("conve",)) for key in CONVE_OPTIONS),
+    ("model.gamma", "model.name", _DISTANCES),
     ("model.norm", "model.name", _DISTANCES),
+    ("model.init_std", "model.init_range", (None,)),
     ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
     ("model.use_rscf", "model.name", ("rotate", "transe", "distmult", "complex")),
+    ("model.options", "model.name", (_OWN,)),
     ("med", "model.name", tuple(name for name in _OTHERS_THAN_CONVE if name != "rescal")),
     ("med", "train.mode", ("negative",)),
+    *((f"loss.{key}", "med", (None,)) for key in ("name", "alpha", "margin")),
+    ("data.subsampling", "med", (None,)),
     *(
         (f"data.{key}", "train.mode", ("negative",))
         for key in ("neg_size", "negatives", "filter_negatives", "subsampling")
@@ -59,7 +77,9 @@ _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
     ("loss.precision", "model.name", [*(it for it in MODELS if it not in _DISTANCES), _OWN]),
     ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
-    ("optim.eps", "optim.name", ("adam", "row_adam", "adagrad", "row_adagrad")),
+    ("loss.options", "loss.name", (_OWN,)),
+    ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),
+    ("sched.milestones", "sched.name", ("step",)),
     ("distributed.tables", "train.mode", ("negative",)),
     ("distributed.tables", "model.name", tuple(name for name in MODELS if name != "cp")),
     ("train.table_folder", "model.name", MODELS),
@@ -68,7 +88,7 @@ _GOES_WITH: list[tuple[str, str, Sequence[str]]] = [
 ]
 
 
-class Config(Sections):
+class Config(Section):
     """The config of a run.
 
     docs/reference/config.md has every key.
@@ -84,6 +104,26 @@ class Config(Sections):
     >>> config.data.train_bs, config.optim.name
     (1024, 'row_adam')
     """
+
+    seed: CountOrZero = 0
+    """The seed of the first tables and of everything that is drawn."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """``auto``: the GPU if there is one."""
+    threads: Annotated[Count, Field(le=1024)] | None = None
+    """Threads of torch and the kernels; as many as torch has by default. A run that is resumed with
+    another number has the same bits, except for conve and for MED around RSCF: gradients of these
+    contain matrix products of torch, with last bits that depend on the number."""
+    dataset: DatasetConfig
+    model: ModelConfig
+    med: MedConfig | None = None
+    train: TrainConfig
+    data: DataConfig = DataConfig()
+    loss: LossConfig = LossConfig()
+    regularizer: RegularizerConfig = RegularizerConfig()
+    optim: OptimConfig
+    sched: SchedConfig = SchedConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    search: SearchConfig | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -105,8 +145,7 @@ class Config(Sections):
             ``wn18rr/rotate_fast``.
         overrides : sequence of str
             Dotted keys and YAML values, ``"optim.lr=1e-3"``, that replace values of the file.
-            ``train.steps`` also replaces ``train.epochs`` and the other way round, as do
-            ``model.init_range`` and ``model.init_std``.
+            ``train.steps`` also replaces ``train.epochs`` and the other way round.
 
         Raises
         ------
@@ -118,16 +157,17 @@ class Config(Sections):
         """
         path = find_config(path)
         values = read_yaml(path)
-        changed = override(values, overrides or ())
-        return cls._checked(values, f"{path}: ", changed)
+        return cls._checked(values, f"{path}: ", override(values, overrides or ()))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
         """Make a config of a mapping of sections, with the checks of :meth:`from_yaml`."""
-        return cls._checked(nested(values), "", [])
+        return cls._checked(values, "", ())
 
     @classmethod
-    def _checked(cls, values: dict[str, Any], source: str, overridden: Sequence[str]) -> "Config":
+    def _checked(
+        cls, values: Mapping[str, Any], source: str, overridden: Sequence[str]
+    ) -> "Config":
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -140,17 +180,31 @@ class Config(Sections):
             lines.append(f"... and {len(mistakes) - _MOST:,} more")
         raise ValueError("\n".join(lines))
 
+    def updated(self, by_key: Mapping[str, Any]) -> "Config":
+        """Return a config with other values of dotted keys, checked.
+
+        Examples
+        --------
+        >>> config = Config.from_yaml("wn18rr/rotate_fast")
+        >>> config.updated({"optim.lr": 0.5}).optim.lr
+        0.5
+        """
+        values = self.to_dict()
+        for key, value in by_key.items():
+            put(values, key, value)
+        return Config.from_dict(values)
+
     def training_differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """Return the dotted keys that differ and must not, with the values of (this, other).
 
         A resumed run may change places, frequencies and lengths, but not the model, the data and
         the method of training.
         """
-        mine, theirs = (_flat(it.to_dict() | {"search": None}) for it in (self, other))
+        mine, theirs = (it.model_copy(update={"search": None}).flat() for it in (self, other))
         return {
             key: (mine.get(key), theirs.get(key))
-            for key in dict.fromkeys([*mine, *theirs])
-            if mine.get(key) != theirs.get(key) and not may_change(key) and key not in _LENGTH
+            for key in mine | theirs
+            if mine.get(key) != theirs.get(key) and key not in MAY_CHANGE and key not in _LENGTH
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,62 +219,33 @@ class Config(Sections):
         """Write all values to a file for :meth:`from_yaml`."""
         Path(path).write_text(safe_yaml.dump(self.to_dict()))
 
-
-def may_change(key: str) -> bool:
-    """Return whether a resumed run may have another value of a dotted key.
-
-    Examples
-    --------
-    >>> may_change("train.log_every"), may_change("optim.lr")
-    (True, False)
-    """
-    return key in _FREE
+    @property
+    def filters_relations(self) -> bool:
+        """Return whether RSCF filters relations, too."""
+        can = self.model.name in ("rotate", "transe") and self.train.mode == "negative"
+        return self.model.use_rscf and can
 
 
 def _mismatches(config: Config) -> Iterator[str]:
     """Yield a line for each key that does not go with the value of another key."""
+    values, changed = config.flat(), _flat(config.model_dump(exclude_defaults=True))
     for key, other, allowed in _GOES_WITH:
-        value = _OWN if is_own(_at(config, other)) else _at(config, other)
-        if _is_set(config, key) and value not in allowed:
-            yield f"{key}: goes with {other} {', '.join(allowed)}; {other} is {value}"
-
-
-def _at(config: Config, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(config, section), name) if name else getattr(config, section)
-
-
-def _is_set(config: Config, key: str) -> bool:
-    """Return whether a key has another value than its default, and a section is switched on."""
-    section, _, name = key.partition(".")
-    if not name:
-        return config.med is not None
-    inside = getattr(config, section)
-    return bool(getattr(inside, name) != type(inside).model_fields[name].default)
+        value = values.get(other, "set")
+        value = _OWN if is_own(str(value)) else value
+        is_set = any(f"{it}.".startswith(f"{key}.") for it in changed)
+        if is_set and value not in allowed:
+            names = ", ".join(str(name or "null") for name in allowed)
+            yield f"{key}: goes with {other} {names}; {other} is {value}"
 
 
 def _contradictions(config: Config) -> Iterator[str]:
     """Yield a line per other contradiction, beginning with a dotted key and a colon."""
-    model, med, train, loss = config.model, config.med, config.train, config.loss
-    sched, penalty = config.sched, config.regularizer
-    if is_own(model.name) and _is_set(config, "model.gamma"):
-        yield f"model.gamma: give {model.name} its own by model.options"
-    for key, section in (("model", model), ("loss", loss)):
-        if section.options and not is_own(section.name):
-            yield f"{key}.options: only a {key} of your own has options; got {section.name}"
-    if model.init_range is not None and model.init_std is not None:
-        yield "model.init_std: model.init_range says how entries start already; leave one out"
+    model, train, loss, penalty = config.model, config.train, config.loss, config.regularizer
     if model.name == "conve" and train.mode == "negative":
         yield "train.mode: must be kvsall or 1vsall for conve; got negative"
-    if config.distributed.tables == "sharded":
-        if med is not None and med.crop == "split":
-            yield "distributed.tables: shards cannot rank parts of rows, as med.crop split does"
-        if config.filters_relations:
-            yield f"distributed.tables: shards cannot filter the relations of {model.name} by RSCF"
-    if med is not None:
-        for key in ("loss.name", "loss.alpha", "loss.margin", "data.subsampling"):
-            if train.mode == "negative" and _is_set(config, key):
-                yield f"{key}: med has its own loss; leave it out"
+    is_split = config.med is not None and config.med.crop == "split"
+    if config.distributed.tables == "sharded" and (config.filters_relations or is_split):
+        yield "distributed.tables: shards serve neither med.crop split nor relations of RSCF"
     if (train.epochs is None) == (train.steps is None):
         which = "neither" if train.epochs is None else "both: set one of them to null"
         yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {which}"
@@ -236,15 +261,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"regularizer.name: {penalty.name} goes with {models}; got model.name {model.name}"
     if penalty.name == "dura" and train.mode == "kvsall":
         yield "regularizer.name: dura is of triples, of which a query of kvsall has many"
-    for key, one, other in (
-        ("regularizer.weight", penalty.name != "none", penalty.weight),
-        ("sched.milestones", sched.name == "step", sched.milestones),
-    ):
-        if one != bool(other):
-            name = _at(config, f"{key.partition('.')[0]}.name")
-            yield f"{key}: {other} and the name {name} contradict each other"
-    if sched.milestones != sorted(set(sched.milestones)):
-        yield f"sched.milestones: must increase; got {sched.milestones}"
+    if penalty.name != "none" and not penalty.weight:
+        yield f"regularizer.weight: must be greater than 0 with regularizer.name {penalty.name}"
     for key, values in config.search.ranges.items() if config.search is not None else ():
         problem = _problem_of(values)
         if problem is not None:
@@ -252,14 +270,11 @@ def _contradictions(config: Config) -> Iterator[str]:
 
 
 def _problem_of(values: RangeConfig) -> str | None:
-    if values.choices is not None:
-        is_alone = (values.low, values.high, values.log) == (None, None, False)
-        return None if is_alone else "has choices; leave low, high and log out"
-    if values.low is None or values.high is None:
-        return "needs low and high, or choices"
-    if values.low >= values.high:
+    if (values.choices is None) == (values.low is None or values.high is None):
+        return "needs either low and high, or choices"
+    if values.low is not None and values.high is not None and values.low >= values.high:
         return f"low must be less than high; got {values.low:g} and {values.high:g}"
-    return "low must be greater than 0 with log" if values.log and values.low <= 0 else None
+    return "low must be greater than 0 with log" if values.log and (values.low or 0) <= 0 else None
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -273,9 +288,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield prefix + name
-        if get_origin(field.annotation) is dict:  # a mapping has keys of any name
-            continue
-        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+        for kind in (field.annotation, *get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 yield from _keys(kind, f"{prefix}{name}.")
 
@@ -283,31 +296,19 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def _described(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a dotted key and a message for each mistake; ``keys`` are all existing keys."""
     for mistake in error.errors(include_url=False):
-        key = _cut(".".join(map(str, mistake["loc"])), 100)
-        kind = mistake["type"]
-        if kind == "extra_forbidden":
-            yield key, f"unknown key {key}{_nearest(key, keys)}"
+        key, kind = ".".join(map(str, mistake["loc"]))[:100], mistake["type"]
+        if not key:  # contradictions
+            for line in str(mistake["ctx"]["error"]).split("\n"):
+                yield line.partition(":")[0], line[:400]
+        elif kind == "extra_forbidden":
+            near = [it for it in keys if it.rpartition(".")[2] == key.rpartition(".")[2]]
+            near = near or nearest_names(key, keys, 1)
+            hint = f"did you mean {near[0]}?" if near else "docs/reference/config.md lists all keys"
+            yield key, f"unknown key {key}; {hint}"
         elif kind == "missing":
             yield key, f"{key} is missing"
-        elif kind == "value_error":  # contradictions
-            for line in str(mistake["ctx"]["error"]).split("\n"):
-                yield line.partition(":")[0], _cut(line, 400)
         else:
             is_section = kind in ("model_type", "model_attributes_type", "dict_type")
             problem = "must be a section with keys" if is_section else mistake["msg"]
+            problem = problem.removeprefix("Value error, ")
             yield key, f"{key}: {problem}; got {shown(mistake['input'])}"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}..."
-
-
-def _nearest(key: str, keys: Sequence[str]) -> str:
-    """Suggest the most similar key of the section, else a key of that name elsewhere."""
-    section, _, name = key.rpartition(".")
-    siblings = {it.rpartition(".")[2]: it for it in keys if it.rpartition(".")[0] == section}
-    similar = [siblings[it] for it in nearest_names(name, siblings, 1)]
-    similar = similar or [it for it in keys if it.rpartition(".")[2] == name]
-    if similar:
-        return f"; did you mean {similar[0]}?"
-    return f"; {section or 'the file'} may hold {', '.join(siblings)}" if siblings else ""

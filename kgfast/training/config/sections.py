@@ -5,12 +5,10 @@ The text below a key, or below several keys, says what they mean.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from kgfast.eval.metrics import metric_named
 from kgfast.losses import LOSSES, EntitiesLoss
@@ -36,74 +34,41 @@ def losses_of(mode: str) -> tuple[str, ...]:
     return tuple(name for name in _LOSSES if fits(LOSSES[name]))
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) and not is_own(value) else value
-
-
-def _whole(value: Any) -> Any:
-    """Turn a whole float such as ``1e5`` into an int; a fraction stays, and fails the check."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _one_of(names: Sequence[str]) -> AfterValidator:
+def _one_of(names: tuple[str, ...]) -> AfterValidator:
     def check(value: str) -> str:
-        if value in names or _PATH.fullmatch(value):
-            return value
-        known = ", ".join(names)
-        raise PydanticCustomError(
-            "name", f"must be one of {known}, or an import path such as my.module:MyClass"
-        )
+        if value not in names and not _PATH.fullmatch(value):
+            known = ", ".join(names)
+            raise ValueError(f"must be one of {known}, or an import path such as my.module:MyClass")
+        return value
 
     return AfterValidator(check)
 
 
 def _metric(value: str) -> str:
-    try:
-        return metric_named(value).name
-    except ValueError as error:
-        raise PydanticCustomError("metric", str(error).partition(";")[0]) from None
+    return metric_named(value).name
 
 
-def _by_key(ranges: Any) -> Any:
-    """Turn sections of ranges into ranges by dotted key."""
-    if not isinstance(ranges, Mapping):
-        return ranges
-    flat: dict[str, Any] = {}
-    for key, inside in ranges.items():
-        is_section = isinstance(inside, Mapping) and bool(inside)
-        if is_section and all(isinstance(value, Mapping) for value in inside.values()):
-            flat |= {f"{key}.{name}": value for name, value in _by_key(inside).items()}
-        else:
-            flat[key] = inside
-    return flat
-
-
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Whole, Field(ge=1)]
-CountOrZero = Annotated[Whole, Field(ge=0)]
-Word = BeforeValidator(_lower)
-Options = dict[str, JsonValue]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
 
 
 class Section(BaseModel):
-    """Base of sections: no unknown key, no silent conversion, frozen."""
+    """Base of sections, without unknown keys; frozen."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DatasetConfig(Section):
     """The dataset."""
 
     name: Annotated[str, Field(min_length=1, max_length=255)]
-    """``<root>/<name>`` holds train.txt (or another layout of :func:`kgfast.datasets.load`); upper
-    and lower case do not matter."""
+    """``<root>/<name>`` holds train.txt, or another layout of :func:`kgfast.datasets.load`."""
     root: Annotated[str, Field(max_length=4096)] = "data"
     """The folder of the datasets, or of this one."""
-    test_on: Annotated[Literal["test", "valid"], Word] = "test"
+    test_on: Literal["test", "valid"] = "test"
     """The split that is ranked at the end."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
@@ -112,14 +77,10 @@ class DatasetConfig(Section):
         A FileNotFoundError says where a dataset is missing.
         """
         root = Path(self.root if data is None else data).expanduser()
-        if root.is_dir():
-            # The exact name comes first: beside data/FB15K there may be another data/fb15k.
-            own_first = sorted(root.iterdir(), key=lambda path: (path.name != self.name, path.name))
-            for child in own_first:
-                if child.name.casefold() == self.name.casefold() and child.is_dir():
-                    return child
-            if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
-                return root
+        if (root / self.name).is_dir():
+            return root / self.name
+        if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
+            return root
         raise FileNotFoundError(
             f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
             f"{'set dataset.root to' if data is None else '--data must be'} the folder that "
@@ -128,27 +89,22 @@ class DatasetConfig(Section):
 
 
 CONVE_OPTIONS = (
-    "embedding_height",
-    "channels",
-    "kernel_size",
-    "input_dropout",
-    "feature_dropout",
-    "hidden_dropout",
-    "initial_bias",
+    *("embedding_height", "channels", "kernel_size", "initial_bias"),
+    *("input_dropout", "feature_dropout", "hidden_dropout"),
 )
 
 
 class ModelConfig(Section):
     """The model."""
 
-    name: Annotated[str, Word, _one_of(MODELS)]
+    name: Annotated[str, _one_of(MODELS)]
     """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp`` or ``rescal``; or the
     import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md)."""
     base_dim: Count
     """``dim`` of the model: complex dimensions for rotate and complex, of each half for cp."""
     gamma: Positive = 12.0
     """Margin of rotate and transe, added to the score in losses; also sets the initial range."""
-    norm: Annotated[Literal["modulus", "l1", "l2"] | None, Word] = None
+    norm: Literal["modulus", "l1", "l2"] | None = None
     """rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``."""
     init_range: Positive | None = None
     """Draw entities and relations uniformly within +- this number; by default as the model does."""
@@ -168,15 +124,10 @@ class ModelConfig(Section):
     input_dropout: Fraction = 0.2
     feature_dropout: Fraction = 0.2
     hidden_dropout: Fraction = 0.3
-    initial_bias: Number = 0.0
+    initial_bias: float = 0.0
     """For conve: the options of :class:`kgfast.ConvE`."""
-    options: Options = {}
+    options: dict[str, JsonValue] = {}
     """For a model of your own: the keyword arguments of its ``init`` beside ``seed``."""
-
-    @property
-    def has_inverses(self) -> bool:
-        """Return whether the relation table holds inverses after the relations."""
-        return self.reciprocal or self.name == "conve"
 
 
 class MedConfig(Section):
@@ -186,9 +137,9 @@ class MedConfig(Section):
     """Widths of the sub-models, increasing; each is evaluated."""
     submodels_per_step: Count | None = None
     """Number of consecutive sub-models that a step trains; all by default."""
-    crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
-    loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
-    scales: Annotated[list[Number], Field(min_length=3, max_length=3)] = [1.0, 1.0, 1.0]
+    crop: Literal["prefix", "split"] = "prefix"
+    loss_weight: Literal["exp", "sigmoid"] = "exp"
+    scales: Annotated[list[float], Field(min_length=3, max_length=3)] = [1.0, 1.0, 1.0]
     learnable: bool = True
     """The options of :class:`kgfast.MED`."""
 
@@ -211,7 +162,7 @@ class TrainConfig(Section):
     """Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
     replaces the other in the file. A resumed run may have another length: with a schedule that does
     not span the run (``constant``) the steps are those of one run of that length."""
-    mode: Annotated[Literal["negative", "1vsall", "kvsall"], Word] = "negative"
+    mode: Literal["negative", "1vsall", "kvsall"] = "negative"
     """Score positives against drawn negatives; or queries against all entities, with one target
     each (1vsall) or with all known ones (kvsall)."""
     eval_every: CountOrZero = 0
@@ -223,12 +174,12 @@ class TrainConfig(Section):
     keep_every: CountOrZero = 0
     """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
     state, for ``kgfast explain``; their steps are logged. 0: none."""
-    save_best_metric: Annotated[str, Word, AfterValidator(_metric)] = "mrr"
+    save_best_metric: Annotated[str, AfterValidator(_metric)] = "mrr"
     """The metric of ``best.safetensors`` and early stopping: ``mrr``, ``mr``, ``amr``, ``amri``, or
     ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
     """Stop before the end."""
-    amp: Annotated[Literal["bf16"] | None, Word] = None
+    amp: Literal["bf16"] | None = None
     """Mixed precision, by autocast of torch."""
     out_dir: str | None = None
     """The run folder, if the command line names none."""
@@ -247,7 +198,7 @@ class DataConfig(Section):
     """Queries ranked at once; automatic by default. Ranks do not depend on it."""
     neg_size: Count = 64
     """Negatives per positive, or in the pool that a batch shares."""
-    negatives: Annotated[Literal["per_row", "shared"], Word] = "per_row"
+    negatives: Literal["per_row", "shared"] = "per_row"
     """Draw negatives for each positive, or one pool for a batch."""
     filter_negatives: bool = False
     """Exclude known triples from the negatives."""
@@ -261,7 +212,7 @@ class DataConfig(Section):
 class LossConfig(Section):
     """The loss; formulas in :mod:`kgfast.losses`."""
 
-    name: Annotated[str, Word, _one_of(_LOSSES)] = "nssa"
+    name: Annotated[str, _one_of(_LOSSES)] = "nssa"
     """``nssa``, ``margin`` or ``logistic`` for ``train.mode: negative``; ``bce`` for 1vsall and
     kvsall, ``cross_entropy`` for 1vsall. Or the import path ``my.module:MyLoss`` of your own for
     ``train.mode: negative`` (docs/how-to/own_model.md)."""
@@ -271,16 +222,16 @@ class LossConfig(Section):
     """For margin: the least distance of a positive above a negative."""
     label_smoothing: Fraction = 0.0
     """For bce and cross_entropy."""
-    smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
+    smoothing_style: Literal["torch", "conve", "pykeen"] = "torch"
     """For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`."""
-    precision: Annotated[Literal["float32", "bf16"], Word] = "float32"
+    precision: Literal["float32", "bf16"] = "float32"
     """For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
     factors to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A CPU trains in
     float32, with a warning. Evaluation is exact in either case."""
     relation_weight: NonNegative = 0.0
     """Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
     the cross entropy of the relation of a triple, given its head and tail. 0: off."""
-    options: Options = {}
+    options: dict[str, JsonValue] = {}
     """For a loss of your own: its hyperparameters."""
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -293,7 +244,7 @@ class LossConfig(Section):
 class RegularizerConfig(Section):
     """A penalty on the rows of a step; formulas in :mod:`kgfast.losses.regularizers`."""
 
-    name: Annotated[Literal["none", "n3", "l2", "dura"], Word] = "none"
+    name: Literal["none", "n3", "l2", "dura"] = "none"
     """N3 (Lacroix et al. 2018) for distmult, complex and cp; L2; or DURA (Zhang et al. 2020) for
     distmult, complex, cp and rescal."""
     weight: NonNegative = 0.0
@@ -303,7 +254,7 @@ class RegularizerConfig(Section):
 class OptimConfig(Section):
     """The optimizer."""
 
-    name: Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word] = "row_adam"
+    name: Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"] = "row_adam"
     """A row optimizer updates only the entity rows that a step used; with 1vsall and kvsall a step
     uses all of them."""
     lr: Positive
@@ -319,20 +270,20 @@ class OptimConfig(Section):
 class SchedConfig(Section):
     """The learning rate over the run."""
 
-    name: Annotated[Literal["constant", "step", "linear", "cosine"], Word] = "constant"
+    name: Literal["constant", "step", "linear", "cosine"] = "constant"
     """linear and cosine end at 0."""
     warmup_steps: CountOrZero = 0
     """Number of steps over which the rate rises linearly from 0."""
-    milestones: list[Annotated[Number, Field(gt=0, lt=1)]] = []
+    milestones: list[Annotated[float, Field(gt=0, lt=1)]] = []
     """Fractions of the run after which ``step`` multiplies the rate by ``factor``."""
-    factor: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """The factor of ``step``."""
 
 
 class DistributedConfig(Section):
     """Training by several processes, which ``torchrun`` starts."""
 
-    tables: Annotated[Literal["replicated", "sharded"], Word] = "replicated"
+    tables: Literal["replicated", "sharded"] = "replicated"
     """``replicated``: every process holds all entities and sends the gradients of rows.
     ``sharded``: of ``n`` processes each holds every ``n``-th entity and fetches the rows that a
     step needs: with ``train.mode: negative`` and most models."""
@@ -343,8 +294,8 @@ class DistributedConfig(Section):
 class RangeConfig(Section):
     """The values of a key, such as `optim.lr`, in trials."""
 
-    low: Number | None = None
-    high: Number | None = None
+    low: float | None = None
+    high: float | None = None
     """Bounds, both included; whole numbers if the key is one."""
     log: bool = False
     """Draw the logarithm evenly: as often between 0.001 and 0.01 as between 0.01 and 0.1."""
@@ -355,8 +306,8 @@ class RangeConfig(Section):
 class SearchConfig(Section):
     """The trials of ``kgfast search``; ``kgfast train`` ignores the section."""
 
-    ranges: Annotated[dict[str, RangeConfig], BeforeValidator(_by_key), Field(min_length=1)]
-    """The keys that trials differ in."""
+    ranges: Annotated[dict[str, RangeConfig], Field(min_length=1)]
+    """The keys that trials differ in, such as ``optim.lr``."""
     trials: Count | None = None
     """Number of trials."""
     minutes: Positive | None = None
@@ -365,33 +316,3 @@ class SearchConfig(Section):
     """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared,
     at their next evaluation; a ninth of the run's by default. One of three trials continues from
     each rung, and the next rung is three times as far."""
-
-
-class Sections(Section):
-    """All sections, and the keys outside of sections."""
-
-    seed: CountOrZero = 0
-    """The seed of the first tables and of everything that is drawn."""
-    device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """``auto``: the GPU if there is one."""
-    threads: Annotated[Count, Field(le=1024)] | None = None
-    """Threads of torch and the kernels; as many as torch has by default. A run that is resumed with
-    another number has the same bits, except for conve and for MED around RSCF: gradients of these
-    contain matrix products of torch, with last bits that depend on the number."""
-    dataset: DatasetConfig
-    model: ModelConfig
-    med: MedConfig | None = None
-    train: TrainConfig
-    data: DataConfig = DataConfig()
-    loss: LossConfig = LossConfig()
-    regularizer: RegularizerConfig = RegularizerConfig()
-    optim: OptimConfig
-    sched: SchedConfig = SchedConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    search: SearchConfig | None = None
-
-    @property
-    def filters_relations(self) -> bool:
-        """Return whether RSCF filters relations, too."""
-        can = self.model.name in ("rotate", "transe") and self.train.mode == "negative"
-        return self.model.use_rscf and can

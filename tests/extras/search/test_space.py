@@ -15,7 +15,7 @@ def test_draws_have_the_types_of_their_keys():
     space = space_of(
         {
             "optim.lr": {"low": 1e-4, "high": 1e-1, "log": True},
-            "data": {"neg_size": {"low": 4.0, "high": 16}},
+            "data.neg_size": {"low": 4.0, "high": 16},
             "loss.alpha": {"choices": [0.5, 1]},
             "model.use_rscf": {"choices": [True, False]},
             "train.early_stopping": {"choices": [{"patience": 2}, {"patience": 3}]},
