@@ -51,7 +51,7 @@ class Replay:
         self._config, self._step, self._device = origin.config, origin.step, device
         graph, model = origin.graph, origin.config.model
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
-        self._has_inverses = model.has_inverses
+        self._has_inverses = model.reciprocal
         hrt = graph.splits["train"].cpu()
         self._num_triples = len(hrt)
         self._hrt, sides = asked_of(hrt, self._num_relations, self._has_inverses)

@@ -28,7 +28,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     plain_name = path.as_posix().removeprefix("configs/").removesuffix(".yaml")
     if plain_name in packaged:
         return packaged[plain_name]
-    second = sorted({key.partition("/")[2] for key in packaged})  # of wn18rr/rotate_fast
+    second = sorted({key.partition("/")[2] for key in packaged})  # names without folders
     hint = did_you_mean(plain_name, packaged) or did_you_mean(plain_name, second)
     folders = {key.partition("/")[0]: key for key in packaged}
     hint = hint or f"; the package has {', '.join(folders.values())}"
