@@ -21,7 +21,6 @@ from kgfast.ops.values import safe_ids
 from kgfast.training import Config, RunFolder, Trainer, build
 from support.paths import ROOT
 from support.small_runs import (
-    NO_GAMMA,
     assert_same_tensors,
     config_of,
     crashing,
@@ -256,15 +255,9 @@ def test_a_missing_module_of_the_users_module_is_named(here):
     [
         ("model.name: must be one of .* or an import path", {"model": {"name": "my.research"}}),
         ("loss.name: must be one of .* or an import path", {"loss": {"name": "a:b:c"}}),
-        ("model.options: only a model of your own", {"model": {"options": {"a": 1}}}),
-        ("loss.options: only a loss of your own", {"loss": {"options": {"a": 1}}}),
-        ("model.gamma: give a:B its own", {"model": {"name": "a:B", "gamma": 5.0}}),
-        ("loss.alpha: goes with loss.name nssa", {"loss": {"name": "a:B", "alpha": 2.0}}),
+        ("model.options: goes with model.name your own", {"model": {"options": {"a": 1}}}),
+        ("model.gamma: goes with model.name", {"model": {"name": "a:B", "gamma": 5.0}}),
         ("loss.name: must be one of bce", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
-        (
-            "train.table_folder: goes with model.name rotate, .* is your own",
-            {"model": {"name": "a:B", **NO_GAMMA}, "train": {"table_folder": "t"}},
-        ),
         ("model.use_rscf: goes with model", {"model": {"name": "a:B", "use_rscf": True}}),
     ],
 )  # fmt: skip
