@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast import ops
-from kgfast.models.dropout import Dropout
-from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, uniform, xavier_normal
+from kgfast.models.fresh import Fill, Room, fresh_table, uniform, xavier_normal
 from kgfast.models.tables import Table, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
@@ -147,7 +146,7 @@ class Model(nn.Module, ABC):
         dim: int,
         *,
         seed: int | None = None,
-        fresh: Fresh = ALL_ROWS,
+        room: Room = fresh_table,
         **options: Any,
     ) -> Self:
         """Make a model of fresh trainable embeddings.
@@ -160,18 +159,17 @@ class Model(nn.Module, ABC):
         num_entities, num_relations, dim : int
         seed : int, optional
             Seed of the embeddings, which leaves torch's global generator alone; None uses it.
-        fresh : Fresh
-            The entities to keep; all by default.
+        room : callable
+            Makes the entity table, float32 on the CPU, of a shape: for tables larger than memory.
         **options
             Options of the class.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         shapes = cls._shapes(num_entities, num_relations, dim)
         fills = cls._fills(shapes, dim, generator, options)
-        entity, relation = (
-            rows.drawn(shape, fill)
-            for rows, shape, fill in zip((fresh, ALL_ROWS), shapes, fills, strict=True)
-        )
+        entity, relation = room(shapes[0]), fresh_table(shapes[1])
+        for table, fill in zip((entity, relation), fills, strict=True):
+            fill(table)
         return cls(entity, relation, **options).requires_grad_()
 
     @classmethod
@@ -363,10 +361,6 @@ class Model(nn.Module, ABC):
     def logged_values(self) -> dict[str, float]:
         """Return values that a training log shows beside the loss."""
         return {}
-
-    def random_layers(self) -> list[Dropout]:
-        """Return the layers that draw from their attribute ``generator`` in training."""
-        return [layer for layer in self.modules() if isinstance(layer, Dropout)]
 
     def extra_repr(self) -> str:
         """Return the sizes, for ``repr``."""

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast.models.base import Candidates, Model, Shapes, Side
-from kgfast.models.dropout import Dropout
 from kgfast.models.evaluated import product
 from kgfast.models.tables import Table, gathered
 
@@ -98,12 +97,12 @@ class ConvE(Model):
         like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
         empty = like | {"device": "meta"}
         self.image_norm = nn.BatchNorm2d(1, **like)
-        self.image_dropout = Dropout(input_dropout)
+        self.image_dropout = nn.Dropout(input_dropout)
         self.convolution = _drawn(nn.Conv2d(1, channels, kernel_size, **empty), generator, like)
         self.feature_norm = nn.BatchNorm2d(channels, **like)
-        self.feature_dropout = Dropout(feature_dropout, whole_channels=True)
+        self.feature_dropout = nn.Dropout2d(feature_dropout)
         self.projection = _drawn(nn.Linear(self._hidden, self.dim, **empty), generator, like)
-        self.hidden_dropout = Dropout(hidden_dropout)
+        self.hidden_dropout = nn.Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
         bias = torch.full(
             (len(entity),), float(initial_bias), dtype=self._dtype, device=entity.device

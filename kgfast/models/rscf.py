@@ -81,6 +81,7 @@ class RSCF(Wrapper):
     ('rscf_rotate', torch.Size([1, 20]))
     """
 
+    has_large_operators = True
     A1: nn.Parameter
     A2: nn.Parameter
     A3: nn.Parameter

@@ -46,23 +46,6 @@ class TrainingProcesses(Processes):
             self.collective(lambda: dist.all_gather(received, padded, group=self._rows))
         return torch.cat([it[:count] for it, count in zip(received, counts, strict=True)])
 
-    def counts_of(self, counts: Sequence[int]) -> list[int]:
-        """Send ``counts[rank]`` to each process; return the numbers that this process receives."""
-        sent, received = _counts(counts), _counts([0] * self.size)
-        self.collective(lambda: dist.all_to_all_single(received, sent, group=self._numbers))
-        return received.tolist()
-
-    def send_rows(self, values: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
-        """Send the first ``counts[0]`` values to process 0 and so on; return the values received.
-
-        The result has ``received[rank]`` values from each process, in the order of ranks.
-        """
-        values = values.contiguous()
-        out = values.new_empty((sum(received), *values.shape[1:]))
-        splits = list(received), list(counts)
-        self.collective(lambda: dist.all_to_all_single(out, values, *splits, group=self._rows))
-        return out
-
     def share(self, count: int) -> slice:
         """Return the part of ``count`` rows that this process works on."""
         return self._shares(count)[self.rank]

@@ -43,9 +43,6 @@ class SharedBackend:
 
     def __init__(self, processes: TrainingProcesses, backend: Backend) -> None:
         self._processes, self._backend = processes, backend
-        # Rows of the table with gradients that stay in this process. If None, each process sums a
-        # share of the rows, and all get all rows.
-        self.own: slice | None = None
         self.losses: Losses = SharedLosses(processes, backend.losses)
         # scores are shared out, not sums of scores
         self.negatives = NegativeLosses(self)
@@ -77,7 +74,6 @@ class SharedBackend:
         need: Need,
         rows: NamedRows | None = None,
     ) -> Gradients:
-        """Compute gradients; in ``rows``, ``own`` replaces ``within``."""
         if index is not None and index.shape[1] == 1 and rows is None:
             return self._backend.backward(operands, grad, index, need=need)
         of_queries = self._of_queries(operands, grad, index) if need.queries else None
@@ -108,13 +104,10 @@ class SharedBackend:
     def _of_named_rows(
         self, operands: Operands, grad: Tensor, index: Tensor, need: Need, rows: NamedRows
     ) -> Gradients:
-        """Return the gradients of indexed rows: of ``own`` rows, or of all rows, share by share."""
+        """Return the gradients of indexed rows, which each process sums for a share of the rows."""
         processes = self._processes
-        within = processes.share(operands.candidates.num_rows) if self.own is None else self.own
-        rows = rows._replace(within=within)
+        rows = rows._replace(within=processes.share(operands.candidates.num_rows))
         own = self._backend.backward(operands, grad, index, need=need, rows=rows)
-        if self.own is not None:
-            return own
         assert own.ids is not None
         ids, *found = [
             None if it is None else processes.gather_rows(own.ids, it)
@@ -129,8 +122,6 @@ class SharedBackend:
     ) -> Gradients:
         processes, count = self._processes, operands.candidates.num_rows
         share = processes.share(count)
-        if index is not None and self.own is not None:  # each process numbers rows differently
-            return self._backend.backward(operands, grad, index, need=need)
         if index is not None:
             return self._of_named_rows(operands, grad, index, need, NamedRows()).spread(
                 operands, need

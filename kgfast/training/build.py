@@ -31,7 +31,7 @@ from kgfast.models import (
     RotatE,
     TransE,
 )
-from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
+from kgfast.models.fresh import Fill, normal, uniform
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config, is_own
@@ -148,17 +148,14 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
 
 
 def build_model(
-    config: Config, num_entities: int, num_relations: int, fresh: Fresh = ALL_ROWS
+    config: Config, num_entities: int, num_relations: int, room: MappedRoom | None = None
 ) -> Model:
-    """Make a fresh, trainable model on the CPU, with the entities that ``fresh`` names.
-
-    The seed of the config determines the values.
-    """
+    """Make a fresh, trainable model on the CPU; the seed of the config determines the values."""
     section = config.model
     names = {"rotate": ("gamma",), "transe": ("gamma",), "conve": CONVE_OPTIONS}
     options = {name: getattr(section, name) for name in names.get(section.name, ())}
-    if fresh is not ALL_ROWS:
-        options["fresh"] = fresh
+    if room is not None:
+        options["room"] = room
     if section.norm is not None:
         options["norm"] = section.norm
     own = is_own(section.name)
@@ -181,7 +178,7 @@ def build_model(
         draw = normal(section.init_std, generator)
     if draw is not None:
         with torch.no_grad():
-            fresh.draw_into(model.entity, num_entities, draw)
+            draw(model.entity)
             draw(model.relation)
     if config.model.use_rscf:
         model = RSCF(model, config.filters_relations, seed=mix(config.seed, Stream.FILTERS))

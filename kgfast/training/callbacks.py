@@ -8,9 +8,9 @@ from kgfast.training.logs import Row
 class Callback:
     """Base of callbacks, for a subclass that overrides the methods it needs.
 
-    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls. An
-    exception ends the run, as a kill does: a run that is resumed calls again for the rows since
-    the last checkpoint, with the same steps.
+    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls.
+    An exception of :meth:`on_step` or :meth:`on_evaluation` ends the run, after the checkpoint that
+    is due at the step. A run that is resumed calls again for the rows since the last checkpoint.
     """
 
     def on_step(self, row: Row) -> None:

@@ -8,9 +8,8 @@ that tables larger than memory, in files or in shards, are written and read like
 import json
 import math
 import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kgfast.models.fresh import Room
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
 
 VERSION = 1
 _KEY, _CHECKSUM, _UNKNOWN = "kgfast", "crc32", "0" * 8
 _BLOCK = 1 << 24  # bytes that are written or read at once
-_OF_ENTITIES = re.compile(r"(model|optim)\.(.+\.)?entity(\.(?!step$)\w+)?")
 _KINDS = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -38,7 +37,6 @@ _KINDS = {
 }
 
 Stored = tuple[Mapping[str, Any], dict[str, Any]]  # tensors or tables by name, and the meta
-Room = Callable[[Sequence[int]], Tensor]
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
@@ -75,7 +73,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping
 def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
     """Write a file of safetensors block by block, with a checksum in its header."""
     header: dict[str, Any] = {"__metadata__": {_CHECKSUM: _UNKNOWN, **metadata}}
-    names, end = in_order(tensors), 0
+    names, end = _in_order(tensors), 0
     for name in names:
         rows, start = tensors[name], end
         end += math.prod(rows.shape) * rows.dtype.itemsize
@@ -97,7 +95,7 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
         file.write(_checksum(metadata, facts, checksums).encode())
 
 
-def in_order(tensors: Mapping[str, Any]) -> list[str]:
+def _in_order(tensors: Mapping[str, Any]) -> list[str]:
     """Return the names in the order of a file, in which no number lies across its alignment."""
     return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
 
@@ -127,16 +125,13 @@ def _checksum(
 
 
 def load(
-    path: str | os.PathLike[str], rows: tuple[int, int] = (0, 1), room: Room | None = None
+    path: str | os.PathLike[str], room: Room | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a checkpoint, on the CPU, and its meta.
 
     Parameters
     ----------
     path
-    rows : pair of int
-        ``(first, step)``: of tensors with a row for each entity, read rows ``first, first + step,
-        ...``.
     room : callable, optional
         Allocates float32 tensors of two axes, for tables larger than memory.
 
@@ -154,7 +149,6 @@ def load(
         for name in file.keys():  # noqa: SIM118, no mapping
             stored = file.get_slice(name)
             shape = stored.get_shape()
-            first, step = rows if shape and _OF_ENTITIES.fullmatch(name) else (0, 1)
             facts[name], checksums[name], start = [stored.get_dtype(), shape], 0, 0
             for block in _read(file, name, stored):
                 checksums[name] = zlib.crc32(_bytes(block), checksums[name])
@@ -162,12 +156,9 @@ def load(
                     tensors[name] = block
                     continue
                 if not start:
-                    count = [len(range(first, shape[0], step)), *shape[1:]]
                     has_room = len(shape) == 2 and block.dtype == torch.float32
-                    tensors[name] = room(count) if room and has_room else block.new_empty(count)
-                skipped = (first - start) % step
-                chosen, place = block[skipped::step], (start + skipped) // step
-                tensors[name][place : place + len(chosen)] = chosen
+                    tensors[name] = room(shape) if room and has_room else block.new_empty(shape)
+                tensors[name][start : start + len(block)] = block
                 start += len(block)
         metadata = file.metadata()
     if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):
@@ -223,18 +214,6 @@ def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     pairs = (name.partition(".") for name in tensors)
     return {name: tensors[f"{part}.{name}"] for first, _, name in pairs if first == part}
-
-
-def has_entities(name: str) -> bool:
-    """Return whether a tensor of a state has a row for each entity.
-
-    Examples
-    --------
-    >>> names = ["model.inner.entity", "model.relation", "optim.entity.sum", "optim.entity.step"]
-    >>> [has_entities(name) for name in names]
-    [True, False, True, False]
-    """
-    return _OF_ENTITIES.fullmatch(name) is not None
 
 
 def check_tensors(name: str, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,5 @@
 """Divergence: the row of a table that made a loss or ranks not finite."""
 
-from collections.abc import Callable
-
 from torch import nn
 
 from kgfast.datasets import Dataset
@@ -33,10 +31,8 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
     return None
 
 
-def describe(
-    model: nn.Module, dataset: Dataset, entity_id: Callable[[int], int] = lambda row: row
-) -> str:
-    """Describe the error in the tables in a clause; ``entity_id`` turns a row into an entity."""
+def describe(model: nn.Module, dataset: Dataset) -> str:
+    """Describe the error in the tables in a clause."""
     advice = "try a lower optim.lr or optim.grad_clip"
     bad_row = first_bad_row(model)
     if bad_row is None:
@@ -45,7 +41,6 @@ def describe(
             f"{advice}"
         )
     table, row = bad_row[0].rpartition(".")[2], bad_row[1]
-    row = entity_id(row) if table == "entity" else row
     names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (

@@ -11,7 +11,6 @@ from kgfast import losses
 from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss
 from kgfast.models.base import SIDES, Model, Side
-from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.rng import Stream, mix
 from kgfast.training.build import loss_of
 from kgfast.training.config import Config
@@ -84,15 +83,8 @@ class Objective:
             return batch
         return replace(batch, weights=self._target_weights[batch.targets])
 
-    def __call__(
-        self, model: Model, batch: Batch, assignment: Assignment = ALONE
-    ) -> Iterator[Tensor]:
-        """Yield the losses of a batch, each computed when needed; their sum is minimised.
-
-        ``assignment`` reads the rows that sampled negatives name.
-        """
-        if self.lazy:
-            model, batch = assignment.read(model, batch)
+    def __call__(self, model: Model, batch: Batch) -> Iterator[Tensor]:
+        """Yield the losses of a batch, each computed when needed; their sum is minimised."""
         yield self._loss(model, batch)
         weight, penalty = self._config.loss.relation_weight, self._config.regularizer
         if weight and batch.targets is not None:

@@ -20,14 +20,13 @@ from kgfast.ops import RowGradients
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
 Tables = list[Tensor]  # a parameter, then the states
 Group = dict[str, Any]  # options of a group of parameters
-_Dense = tuple[Tables, Tensor, Tensor]  # a parameter and the states, the gradient, and the step
+Dense = tuple[Tables, Tensor, Tensor]  # a parameter and the states, the gradient, and the step
 
 
 class RowOptimizer(torch.optim.Optimizer, ABC):
     """Base of optimizers that update rows by a row-sparse gradient, and all rows by a dense one."""
 
     names: tuple[str, ...]  # names of the tables in the state, each as large as the parameter
-    steps_before: int | None = None  # step of a run that counts steps; None: states count steps
 
     def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -43,17 +42,16 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            dense: list[_Dense] = []
+            dense: list[Dense] = []
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state = self.state_of(parameter)
                 tables = [parameter, *[state[name] for name in self.names]]
                 if parameter.grad.is_sparse:
-                    found = RowGradients.of(parameter.grad)
-                    self._step_rows(tables, found, state["step"], group)
+                    self._step_rows(tables, RowGradients.of(parameter.grad), state["step"], group)
                 else:
-                    dense.append((tables, parameter.grad, self._counted(state["step"])))
+                    dense.append((tables, parameter.grad, state["step"]))
             if dense:
                 self._update(dense, group)
         return loss
@@ -69,28 +67,26 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                 state[name] = torch.zeros_like(parameter) if room is None else room(parameter.shape)
         return state
 
-    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
-        """Update copies of the rows with a gradient by torch, for tables that no kernel takes."""
-        found = found.distinct()
-        rows = [table.index_select(0, found.ids) for table in tables]
-        self._update([(rows, found.rows.contiguous(), self._counted(step))], group)
+    def _step_rows(self, tables: Tables, some: RowGradients, step: Tensor, group: Group) -> None:
+        if ops.serves_rows(tables[0]):
+            step += 1
+            tables = [tables[0].detach(), *tables[1:]]
+            numbers = self._numbers(int(step) if step.is_cpu else step, group)
+            ops.update_rows(tables, some.ids, some.rows, numbers, repeats=some.repeats)
+            return
+        some = some.distinct()  # torch updates copies of the rows
+        rows = [table.index_select(0, some.ids) for table in tables]
+        self._update([(rows, some.rows.contiguous(), step)], group)
         for table, row in zip(tables, rows, strict=True):
-            table.index_copy_(0, found.ids, row)
-
-    def _counted(self, step: Tensor) -> Tensor:
-        return step if self.steps_before is None else step.fill_(self.steps_before)
-
-    def _next(self, step: Tensor) -> int | Tensor:
-        """Return the number of this step, for a kernel; count the step in the state, if need be."""
-        if self.steps_before is not None:
-            return self.steps_before + 1  # counting launches nothing
-        step += 1
-        return step
+            table.index_copy_(0, some.ids, row)
 
     @abstractmethod
-    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+    def _numbers(self, step: int | Tensor, group: Group) -> AdamStep | AdagradStep:
+        """Return the numbers of a step for a kernel."""
+
+    @abstractmethod
+    def _update(self, dense: Sequence[Dense], group: Group) -> None:
         """Update parameters and states in place, and add 1 to their steps."""
-        ...
 
 
 class RowAdam(RowOptimizer):
@@ -133,15 +129,10 @@ class RowAdam(RowOptimizer):
             raise ValueError(f"betas must be two numbers in [0, 1); got {tuple(betas)}")
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
-    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
-        parameter, *moments = tables
-        if not ops.serves_rows(parameter):
-            return super()._step_rows(tables, found, step, group)
-        made = AdamStep(betas=group["betas"], number=self._next(step), **_numbers(group))
-        rows = [parameter.detach(), *moments], found.ids, found.rows
-        ops.update_rows(*rows, made, repeats=found.repeats)
+    def _numbers(self, step: int | Tensor, group: Group) -> AdamStep:
+        return AdamStep(group["lr"], group["betas"], group["eps"], group["weight_decay"], step)
 
-    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+    def _update(self, dense: Sequence[Dense], group: Group) -> None:
         tables, gradients, steps = map(list, zip(*dense, strict=True))
         parameters, exp_avgs, exp_avg_sqs = map(list, zip(*tables, strict=True))
         adam(
@@ -195,20 +186,15 @@ class RowAdagrad(RowOptimizer):
     ) -> None:
         super().__init__(params, lr=lr, eps=eps, weight_decay=weight_decay)
 
-    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
-        parameter, total = tables
-        if not ops.serves_rows(parameter):
-            return super()._step_rows(tables, found, step, group)
-        self._next(step)
-        rows = [parameter.detach(), total], found.ids, found.rows
-        ops.update_rows(*rows, AdagradStep(**_numbers(group)), repeats=found.repeats)
+    def _numbers(self, step: int | Tensor, group: Group) -> AdagradStep:
+        return AdagradStep(group["lr"], group["eps"], group["weight_decay"])
 
-    def _update(self, dense: Sequence[_Dense], group: Group) -> None:
+    def _update(self, dense: Sequence[Dense], group: Group) -> None:
         for (parameter, total), gradient, step in dense:
             if ops.serves_rows(parameter):
                 step += 1
                 tables = [parameter.detach(), total]
-                ops.update_rows(tables, None, gradient, AdagradStep(**_numbers(group)))
+                ops.update_rows(tables, None, gradient, self._numbers(step, group))
                 continue
             adagrad(
                 [parameter],
@@ -222,7 +208,3 @@ class RowAdagrad(RowOptimizer):
                 lr_decay=0.0,
                 maximize=False,
             )
-
-
-def _numbers(group: Group) -> Group:
-    return {name: group[name] for name in ("lr", "eps", "weight_decay")}

@@ -23,8 +23,9 @@ from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import differences, fingerprint, names_digest
 from kgfast.graph import Triples, Vocabulary
 from kgfast.locks import locked
+from kgfast.models.fresh import Room
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import Room, Stored, load, save
+from kgfast.training.checkpoint import Stored, load, save
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
 from kgfast.whole_files import write_whole
@@ -127,15 +128,12 @@ class RunFolder:
 
     Attributes
     ----------
-    rows : pair of int
-        ``(first, step)``: states are read with rows ``first, first + step, ...`` of the entities.
     room : callable, optional
         Allocates the float32 tensors of states that are read, for tables larger than memory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.rows = (0, 1)
         self.room: Room | None = None
         self.last = self.path / "last.safetensors"
         self.best = self.path / "best.safetensors"
@@ -166,7 +164,7 @@ class RunFolder:
 
     def load(self, path: Path) -> Stored:
         """Read a state; errors are those of :func:`kgfast.training.checkpoint.load`."""
-        return load(path, self.rows, self.room)
+        return load(path, self.room)
 
     def drop_states(self) -> None:
         """Delete every file of tensors; the config, the log and the result stay."""

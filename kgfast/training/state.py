@@ -23,28 +23,6 @@ def gain(metric: str, value: float, best: float | None) -> float:
     return best - value if metric_named(metric).lower_is_better else value - best
 
 
-class Patience(BaseModel):
-    """Counter of evaluations in a row that are no better than the best one.
-
-    >>> patience = Patience()
-    >>> [patience.exhausted_by(value, "mrr", 2) for value in (0.1, 0.3, 0.2, 0.3)]
-    [False, False, False, True]
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    best: float | None = None
-    in_vain: NonNegativeInt = 0
-
-    def exhausted_by(self, value: float, metric: str, patience: int) -> bool:
-        """Count an evaluation; return True, and restart the count, at the last one allowed."""
-        if gain(metric, value, self.best) > 0:
-            self.best, self.in_vain = value, 0
-            return False
-        self.in_vain = (self.in_vain + 1) % patience
-        return self.in_vain == 0
-
-
 class State(BaseModel):
     """Numbers of a run that are no tensors and do not follow from the config."""
 
@@ -61,7 +39,7 @@ class State(BaseModel):
     seconds_evaluating: float = 0.0
     seconds_cpu: float = 0.0  # part of seconds_training, by all threads of process 0
     stopped_early: bool = False
-    stopping: Patience = Patience()  # early stopping
+    in_vain: NonNegativeInt = 0  # evaluations since the best one
 
     @classmethod
     def of(cls, values: Any) -> Self:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -115,12 +115,11 @@ class Trainer:
     Attributes
     ----------
     model : Model
-        The model, on the device of the config. If processes share a table, the model holds the rows
-        of this process.
+        The model, on the device of the config.
     config : Config
     dataset : Dataset
     assignment : Assignment
-        Division of tables and work among the processes of ``torchrun``. Each process makes the same
+        Division of the work among the processes of ``torchrun``, each of which makes the same
         trainer and the same calls.
 
     Raises
@@ -161,13 +160,10 @@ class Trainer:
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
         self.device, self.assignment = _placed(config)
-        assignment = self.assignment
+        assignment, room = self.assignment, room_of(config)
         self.folder = None if run_dir is None else RunFolder(run_dir)
-        fresh, room = assignment.fresh, room_of(config)
-        if room is not None:
-            fresh = replace(fresh, room=room)
         if self.folder is not None:
-            self.folder.rows, self.folder.room = (fresh.first, fresh.step), room
+            self.folder.room = room
         with assignment.telling():
             if room is not None and self.device.type != "cpu":
                 raise ValueError(
@@ -176,11 +172,10 @@ class Trainer:
                 )
             follow(config, trust=True)
             self.dataset = self._data() if dataset is None else dataset
-            assignment.num_entities = self.dataset.num_entities
             if assignment.size > 1:
                 assignment.check_same(self._facts())
             sizes = self.dataset.num_entities, self.dataset.num_relations
-            self.model = build_model(config, *sizes, fresh).to(self.device)
+            self.model = build_model(config, *sizes, room).to(self.device)
 
     def _data(self) -> Dataset:
         """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
@@ -214,21 +209,21 @@ class Trainer:
         Raises
         ------
         ValueError
-            If there are no training triples; if early stopping has no
-            validation triples to watch; if the folder holds a run and ``resume`` is False, or
-            a run of another config or graph; if another process writes the folder.
+            If there are no training triples, or no validation triples for early stopping; if the
+            folder holds a run and ``resume`` is False, or a run of another config or graph; if
+            another process writes the folder.
         FloatingPointError
             If tables, queries, scores, the loss or ranks are not finite: the message names the step
             and the first bad row of the tables. The checkpoints stay intact.
         OSError
             If a checkpoint cannot be written; the checkpoint before is intact.
         Exception
-            Any exception of a callback. The run resumes from its last checkpoint.
+            Any exception of a callback, after the checkpoint that is due at that step.
         """
         with self.opened(resume) as run:
             result = self._result_of_before(run)
             if result is None:
-                run.train(callbacks=self.callbacks)
+                run.train(self.callbacks)
                 result = self._finish(run)
             for it in self.callbacks if self.assignment.leads else ():
                 it.on_end(result)
@@ -319,17 +314,12 @@ def _placed(config: Config) -> tuple[torch.device, Assignment]:
 
         if num_processes() > 1:
             with announcing("kgfast.training.Trainer"):
-                return _placed_together(config)
+                from kgfast.processes.messages import TrainingProcesses
+                from kgfast.processes.together import Together
+
+                device = device_of(config)
+                return device, Together(TrainingProcesses(config.distributed.timeout, device))
     return device_of(config), ALONE
-
-
-def _placed_together(config: Config) -> tuple[torch.device, Assignment]:
-    from kgfast.processes.messages import TrainingProcesses
-    from kgfast.processes.together import Replicated, Sharded
-
-    device = device_of(config)
-    kind = Sharded if config.distributed.tables == "sharded" else Replicated
-    return device, kind(TrainingProcesses(config.distributed.timeout, device))
 
 
 @contextmanager
@@ -343,8 +333,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _check_valid(config: Config, dataset: Dataset) -> None:
-    """Refuse early stopping that would wait for evaluations of an empty valid split."""
-    if not len(dataset.valid) and config.train.early_stopping is not None:
+    if config.train.early_stopping is not None and not len(dataset.valid):
         raise ValueError(
             f"train.early_stopping: needs evaluations, but dataset {shown(dataset.name)} has no "
             "valid triples"

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -18,8 +18,6 @@ from kgfast.training.loop import Run
 from support.gloo import run_together, values
 from support.small_runs import crashing, sections_of_table
 
-SHARDED = {"tables": "sharded", "timeout": 30}
-REPLICATED = {"tables": "replicated", "timeout": 30}
 # Every loss, model, optimizer and precision that several processes serve.
 CASES = sections_of_table("""
 rotate, nssa, rows, filtered
@@ -76,22 +74,11 @@ cp, 1vsall, inverses, n3
     loss.relation_weight=0.1  regularizer.name=n3  regularizer.weight=0.01
     optim.name=adagrad  optim.lr=0.1
 """)
-UNSHARDED = (
-    "rotate, med split",
-    "transe, med and rscf",
-    "complex, 1vsall, n3",
-    "distmult, kvsall",
-    "conve, kvsall",
-    "cp, 1vsall, inverses, n3",
-)
 
 
-def is_bit_equal(name: str, tables: str) -> bool:
+def is_bit_equal(name: str) -> bool:
     """Return whether runs of several processes have the bits of one (docs/explanation/scale.md)."""
-    optim = CASES[name]["optim"]
-    is_dense = not optim["name"].startswith("row_")
-    clips = "grad_clip" in optim and is_dense and tables == "sharded"
-    return not clips and CASES[name].get("train", {}).get("mode", "negative") == "negative"
+    return CASES[name].get("train", {}).get("mode", "negative") == "negative"
 
 
 @cache
@@ -100,12 +87,12 @@ def graph() -> Dataset:
     return synthetic(200, 6, 514, 40, 40)
 
 
-def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) -> Config:
+def config_of(name: str, steps: int, timeout: float = 30, **train: Any) -> Config:
     """Return the config of a case."""
     case = dict(CASES[name])
     train = {"steps": steps, "log_every": 1, "eval_every": 20} | case.pop("train", {}) | train
     data = {"train_bs": 64} | case.pop("data", {})
-    values = {"dataset": {"name": "synthetic"}, "threads": 1, "distributed": distributed}
+    values = {"dataset": {"name": "synthetic"}, "threads": 1, "distributed": {"timeout": timeout}}
     return Config.from_dict(values | case | {"train": train, "data": data})
 
 
@@ -144,83 +131,57 @@ def _fitted(
     return fitted(Config.from_dict(config), folder, **options)
 
 
-def all_ways(
-    folder: Path, steps: int, names: Sequence[str], rank: int
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Run each name with replicated and with sharded tables; return what this process has."""
-    return {
-        (name, how["tables"]): fitted(
-            config_of(name, steps, how, eval_every=steps), folder / f"{name} {how['tables']}"
-        )
-        for name in names
-        for how in (REPLICATED, SHARDED)
-    }
-
-
-def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
-    """Train with replicated tables, and with shards in a run that crashes and is resumed."""
-    name = "rotate, nssa, rows, filtered"
+def resumed_together(folder: Path, rank: int) -> dict[str, Any]:
+    """Train in a run that crashes and is resumed, whose files are written in small blocks."""
     checkpoint._BLOCK = 1 << 10
-    replicated = fitted(config_of(name, steps, REPLICATED), folder / "replicated")
-    config = config_of(name, steps, SHARDED, save_every=5)
-    ended = fitted(config, folder / "sharded", ends_at=13)
+    config = config_of("rotate, nssa, rows, filtered", 20, save_every=5)
+    ended = fitted(config, folder, ends_at=13)
     assert isinstance(ended["result"], MemoryError), ended["result"]
-    return [replicated, fitted(config, folder / "sharded")]
+    return fitted(config, folder)
 
 
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
-    """Return the errors of runs that are wrong from the start."""
-    name = "distmult, logistic, pool, n3"
-    config = config_of(name, 4, REPLICATED)
-    mixed = config_of(name, 4, SHARDED if rank else REPLICATED)
-    other = config.model_copy(update={"seed": rank})
-    more = synthetic(201 if rank else 200, 6, 514, 40, 40)
+    """Return the errors of runs that are wrong from the start, or fail in one process."""
+    config = config_of("distmult, logistic, pool, n3", 4)
     starts = {
-        "config": (other, graph()),
-        "tables": (mixed, graph()),
-        "names": (config, more),
+        "config": (config.model_copy(update={"seed": rank}), graph()),
+        "names": (config, synthetic(201 if rank else 200, 6, 514, 40, 40)),
     }
-    found: dict[str, Exception] = {}
-    for what, (own, dataset) in starts.items():
+    errors: dict[str, Exception] = {}
+    for what, (config_here, dataset) in starts.items():
         try:
-            Trainer(own, folder / what, dataset=dataset, progress=False)
+            Trainer(config_here, folder / what, dataset=dataset, progress=False)
         except Exception as error:
-            found[what] = error
+            errors[what] = error
     trainer = Trainer(config, folder / "failing", dataset=graph(), progress=False)
     with crashing(2, rank=1):
-        found["failing"] = crashed(trainer)
-    return found
+        errors["failing"] = crashed(trainer)
+    return errors
 
 
 def diverging(folder: Path, rank: int) -> dict[str, Exception]:
-    """Return the errors of runs with queries that overflow, in both processes or in one shard."""
-    found: dict[str, Exception] = {}
-    for tables in (REPLICATED, SHARDED):
-        config = config_of("distmult, logistic, pool, n3", 4, tables, eval_every=2)
-        large = config.model.model_copy(update={"init_range": 1e30})
-        one = ("loss of one", "ranks of one") if tables == SHARDED else ()
-        for what in ("loss", "ranks", *one):
-            own = config.model_copy(update={"model": large} if what == "loss" else {})
-            path = folder / f"{what} {tables['tables']}"
-            trainer = Trainer(own, path, dataset=graph(), progress=False)
-            entities = rank == 1 or "one" not in what
-            at = 2 if "ranks" in what else 1
-            with spoiling(at, entities=entities) if what != "loss" else nullcontext():
-                found[path.name] = crashed(trainer)
-    return found
+    """Return the errors of runs with queries that overflow, in a loss or in ranks."""
+    errors: dict[str, Exception] = {}
+    config = config_of("distmult, logistic, pool, n3", 4, eval_every=2)
+    large = config.model.model_copy(update={"init_range": 1e30})
+    for what, changed in (("loss", {"model": large}), ("ranks", {})):
+        config_here = config.model_copy(update=changed)
+        trainer = Trainer(config_here, folder / what, dataset=graph(), progress=False)
+        with spoiling(2) if what == "ranks" else nullcontext():
+            errors[what] = crashed(trainer)
+    return errors
 
 
 @contextmanager
-def spoiling(at: int, *, entities: bool) -> Iterator[None]:
-    """Let tables have huge numbers after a step: queries of both overflow, no table does."""
+def spoiling(at: int) -> Iterator[None]:
+    """Let tables have huge numbers after a step: queries overflow, no table does."""
     made = Run.make_step
 
     def spoiled(self: Run) -> None:
         made(self)
         if self.state.step == at:
             with torch.no_grad():
-                if entities:
-                    self._model.entity.fill_(1e30)
+                self._model.entity.fill_(1e30)
                 self._model.relation.fill_(1e30)
 
     Run.make_step = spoiled  # type: ignore[method-assign]
@@ -232,7 +193,7 @@ def spoiling(at: int, *, entities: bool) -> Iterator[None]:
 
 def without_one(how: str, folder: Path, rank: int) -> Any:
     """Train while one process goes away before a step."""
-    step, tables = Run._step, {"tables": "sharded", "timeout": 4}
+    step = Run._step
 
     def stepped(self: Run, number: int) -> float:
         if number == 3 and rank == 1:
@@ -242,7 +203,7 @@ def without_one(how: str, folder: Path, rank: int) -> Any:
         return step(self, number)
 
     Run._step = stepped  # type: ignore[method-assign]
-    return fitted(config_of("distmult, logistic, pool, n3", 8, tables), folder)
+    return fitted(config_of("distmult, logistic, pool, n3", 8, timeout=4), folder)
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
@@ -277,7 +238,7 @@ class Heard(Callback):
 def heard_together(folder: Path, failing: Any, rank: int) -> tuple[list[Any], str]:
     """Return what the callbacks of a process hear, and how its fit ends."""
     heard = Heard(failing)
-    config = config_of("rotate, nssa, rows", 8, REPLICATED, eval_every=4)
+    config = config_of("rotate, nssa, rows", 8, eval_every=4)
     try:
         Trainer(config, folder, dataset=graph(), progress=False, callbacks=[heard]).fit(resume=True)
         end = "fitted"

@@ -115,7 +115,7 @@ def test_losses_are_read_for_the_log_and_before_states_and_evaluations(as_on_a_g
     read, at = Run.read_losses, []
 
     def noted(self):
-        if self._unread is not None:
+        if self._read_at != self.state.step:
             at.append(self.state.step)
         read(self)
 

@@ -59,10 +59,6 @@ loss.precision=bf16  model.name=complex
     loss.precision: goes with loss.name bce, cross_entropy; loss.name is nssa
 model.name=rescal  model.base_dim=80  med.dims=[40, 80]
     med: goes with model.name rotate, transe, distmult, complex, cp, your own; model.name is r
-distributed.tables=sharded  model.name=cp
-    distributed.tables: goes with model.name rotate, transe, distmult, complex, conve, rescal;
-distributed.tables=sharded  med.dims=[40, 80]  med.crop=split
-    distributed.tables: shards serve neither med.crop split nor relations of RSCF
 device=gpu
     device: String should match pattern '^(auto|cpu|cuda(:\d+)?)$'; got 'gpu'
 train.early_stopping={patience: 3}

@@ -1,4 +1,4 @@
-"""A run: what its folder holds, and how it stops early, or at a divergence."""
+"""A run: what its folder holds, and how it stops early or at a divergence."""
 
 import json
 from dataclasses import replace
@@ -109,10 +109,9 @@ def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit)
     result = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
     assert (result.steps, result.planned_steps) == (40, 40)
     assert Config.from_yaml(tmp_path / "two" / "config.yaml").train.steps == long["steps"]
-    one, of_one = load(tmp_path / "one" / "last.safetensors")
-    two, of_two = load(tmp_path / "two" / "last.safetensors")
+    one, _ = load(tmp_path / "one" / "last.safetensors")
+    two, _ = load(tmp_path / "two" / "last.safetensors")
     assert_same_tensors(two, one)
-    assert of_two["state"]["stopping"] == of_one["state"]["stopping"]
     again = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
     assert again == result
     with pytest.raises(ValueError, match=rf"train\.{unit}: 20 steps, but .* made 40 alr"):
@@ -210,10 +209,9 @@ def test_tables_are_checked_before_they_are_saved_and_at_the_end(tmp_path, monke
 
 def test_early_stopping_needs_valid_triples(tmp_path):
     train = {"steps": 9, "eval_every": 2, "early_stopping": {"patience": 1}}
-    with pytest.raises(ValueError, match=r"early_stopping: needs evaluations, but dataset 'synth"):
+    with pytest.raises(ValueError, match="early_stopping: needs evaluations, but dataset 'synth"):
         trainer_of(tmp_path, replace(GRAPH, valid=GRAPH.valid[:0]), train=train).fit()
     assert not (tmp_path / "last.safetensors").exists()
-    trainer_of(tmp_path, train=train).fit()
 
 
 def test_runs_do_not_overwrite_or_mix(tmp_path):

@@ -168,9 +168,11 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
         def plain(tables, found, step, group):
             tables[0].index_add_(0, found.ids, -group["lr"] * found.rows)
 
-        optimizer._rows._step_rows = plain
-    optimizer.collect(rows)
-    optimizer.step(0, 1.0)
+        optimizer._optimizer._step_rows = plain
+    for row in rows:
+        model.entity.grad = row.to_sparse(5)
+        optimizer.collect()
+    optimizer.step(1.0)
     # The two rows of entity 1 sum to (4, 0).
     norm = math.sqrt(9 + 9 + 16) if clip == 1.0 else 1.0
     torch.testing.assert_close(model.entity[1], torch.tensor([-4 / norm, 0.0]))
@@ -189,8 +191,10 @@ def test_a_loaded_optimizer_goes_on_bit_equal(name, lazy):
         model.relation.grad = torch.randn(2, 4, generator=torch.Generator().manual_seed(number))
         generator = torch.Generator().manual_seed(number)
         ids = torch.randperm(8, generator=generator)[:3].sort().values
-        optimizer.collect([RowGradients(ids, torch.randn(3, 4, generator=generator))])
-        optimizer.step(number, 0.1 / (1 + number))
+        rows = RowGradients(ids, torch.randn(3, 4, generator=generator))
+        model.entity.grad = rows.to_sparse(8)
+        optimizer.collect()
+        optimizer.step(0.1 / (1 + number))
 
     straight = make()
     optimizer = Optimizer(straight, config_of(name=name), lazy=lazy)

@@ -10,11 +10,8 @@ from kgfast.distributed import LostProcessError
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
-from kgfast.models import fresh
-from kgfast.models.fresh import Fresh
 from kgfast.processes.shared import are_summed_alone
 from kgfast.tables.mapped import MappedRoom
-from kgfast.training import RunFolder
 from kgfast.training import checkpoint as files
 from support import flat
 from support.gloo import run_together, values
@@ -22,11 +19,6 @@ from support.problems import SCORES
 from support.small_runs import assert_same_tensors, crashing, trainer_of
 from support.trained_together import (
     CASES,
-    REPLICATED,
-    SHARDED,
-    UNSHARDED,
-    all_ways,
-    both_ways,
     config_of,
     diverging,
     fit_together,
@@ -34,6 +26,7 @@ from support.trained_together import (
     graph,
     is_bit_equal,
     losses_in,
+    resumed_together,
     tensors_of,
     without_one,
     wrong_starts,
@@ -42,40 +35,27 @@ from support.trained_together import (
 NAME = "rotate, nssa, rows, filtered"
 
 
-def assert_same_losses(name, tables, folder, one):
-    """Compare losses with one process's: equal bits, or within 1e-5 at each step."""
-    losses, expected = losses_in(folder), losses_in(one)
+def assert_as_one(name, found, folder, one_folder, one):
+    """Compare losses and tables with one process's: equal bits, or losses within 1e-5."""
+    losses, expected = losses_in(folder), losses_in(one_folder)
     assert len(losses) == len(expected)
-    if is_bit_equal(name, tables):
-        assert torch.equal(losses, expected)
     assert float(((losses - expected) / expected).abs().max()) < 1e-5
-
-
-def assert_same_tables(name, tables, found, one):
-    """Compare tables with one process's, bit by bit; of shards, the rows of each process."""
-    if not is_bit_equal(name, tables):
-        return
-    for rank, of_rank in enumerate(found):
-        for key, table in one["tables"].items():
-            is_shard = tables == "sharded" and key.endswith("entity")
-            held = table[rank :: len(found)] if is_shard else table
-            assert torch.equal(of_rank["tables"][key], held), key
+    if is_bit_equal(name):
+        assert torch.equal(losses, expected)
+        for of_rank in found:
+            assert_same_tensors(of_rank["tables"], one["tables"])
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_losses_and_tables_do_not_depend_on_the_number_of_processes(world, tmp_path):
-    steps = 6
-    names = ["rotate, nssa, rows", "rotate, nssa, pool", "rotate, med"]
-    names += ["distmult, logistic, pool, n3", NAME]
-    ones = {
-        name: fitted(config_of(name, steps, REPLICATED, eval_every=steps), tmp_path / name)
-        for name in names
-    }
-    found = values(run_together(world, partial(all_ways, tmp_path, steps, names), timeout=120))
-    for name, tables in found[0]:
-        assert_same_losses(name, tables, tmp_path / f"{name} {tables}", tmp_path / name)
-        of_ranks = [it[name, tables] for it in found]
-        assert_same_tables(name, tables, of_ranks, ones[name])
+@pytest.mark.parametrize(
+    "name",
+    ["rotate, nssa, rows", "rotate, nssa, pool", "rotate, med", "distmult, logistic, pool, n3"],
+)
+def test_losses_and_tables_do_not_depend_on_the_number_of_processes(name, world, tmp_path):
+    config = config_of(name, 6, eval_every=6)
+    one = fitted(config, tmp_path / "one")
+    found = fit_together(world, config, tmp_path / "all")
+    assert_as_one(name, found, tmp_path / "all", tmp_path / "one", one)
 
 
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -102,32 +82,20 @@ def test_sums_over_a_pool_are_shared_out_where_that_changes_no_bit(score, batch,
             assert torch.equal(own.table, whole.table[rows])
 
 
-def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
-    steps = 20
-    one = fitted(config_of(NAME, steps, REPLICATED), tmp_path / "one")
-    found = values(run_together(2, partial(both_ways, tmp_path, steps), timeout=120))
-    for how in ("replicated", "sharded"):
-        assert_same_losses(NAME, how, tmp_path / how, tmp_path / "one")
-    for replicated, sharded in found:
-        assert replicated["result"].test == pytest.approx(one["result"].test, rel=1e-3)
-        assert sharded["result"].test == found[0][1]["result"].test
-        assert_same_tensors(replicated["tables"], found[0][0]["tables"])
-    state = tensors_of(tmp_path / "sharded")
-    for rank in range(2):
-        own = found[rank][1]["tables"]["entity"]
-        assert torch.equal(state["model.entity"][rank::2], own)
-    assert {"optim.entity.exp_avg", "optim.entity.exp_avg_sq"} < state.keys()
-    run = kgfast.load_run(tmp_path / "sharded", data=False, checkpoint="last")
-    assert torch.equal(run.model.entity, state["model.entity"])
+def test_a_crashed_run_of_two_processes_goes_on_as_one_and_loads(tmp_path):
+    one = fitted(config_of(NAME, 20), tmp_path / "one")
+    found = values(run_together(2, partial(resumed_together, tmp_path / "two"), timeout=120))
+    assert_as_one(NAME, found, tmp_path / "two", tmp_path / "one", one)
+    assert found[0]["result"].test == found[1]["result"].test == one["result"].test
+    run = kgfast.load_run(tmp_path / "two", data=False, checkpoint="last")
     ranks = kgfast.rank(run.model, graph().test, known=graph().known())
-    assert ranks.metrics() == found[0][1]["result"].test
+    assert ranks.metrics() == found[0]["result"].test
 
 
 def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
     cases = values(run_together(2, partial(wrong_starts, tmp_path), timeout=120))
     for what, message in {
         "config": "processes 0 and 1 differ in seed: 0 and 1",
-        "tables": "processes 0 and 1 differ in distributed.tables: replicated and sharded",
         "names": "processes 0 and 1 differ in the names of entities and relations",
     }.items():
         for case in cases:
@@ -161,44 +129,27 @@ STEPS = {"conve, kvsall": 40}
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_loss_curves_are_those_of_one_process(name, world, tmp_path):
-    steps = STEPS.get(name, 200)
-    one = fitted(config_of(name, steps, REPLICATED), tmp_path / "one")
-    for tables in [REPLICATED] if name in UNSHARDED else [REPLICATED, SHARDED]:
-        how = str(tables["tables"])
-        found = fit_together(world, config_of(name, steps, tables), tmp_path / how)
-        assert_same_losses(name, how, tmp_path / how, tmp_path / "one")
-        assert_same_tables(name, how, found, one)
-        assert found[0]["result"].test["mrr"] == pytest.approx(one["result"].test["mrr"], rel=0.02)
+    config = config_of(name, STEPS.get(name, 200))
+    one = fitted(config, tmp_path / "one")
+    found = fit_together(world, config, tmp_path / "all")
+    assert_as_one(name, found, tmp_path / "all", tmp_path / "one", one)
+    assert found[0]["result"].test["mrr"] == pytest.approx(one["result"].test["mrr"], rel=0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name", [NAME, "rotate, nssa, rows", "transe, margin, pool, dense", "rotate, med"]
-)
+@pytest.mark.parametrize("name", [NAME, "transe, margin, pool, dense", "rotate, med"])
 def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
-    """From shards in 2 processes to all rows in 4, shards in 3, one process, shards in 2."""
-    steps = 30
-    fitted(config_of(name, steps, REPLICATED), tmp_path / "one")
-    path = tmp_path / "many"
-    for ends_at, world, tables in (
-        (6, 2, SHARDED),
-        (11, 4, REPLICATED),
-        (17, 3, SHARDED),
-        (22, 1, SHARDED),
-        (None, 2, SHARDED),
-    ):
+    one = fitted(config_of(name, 30), tmp_path / "one")
+    for ends_at, world in ((6, 2), (11, 4), (17, 3), (22, 1), (None, 2)):
         in_files = name == NAME and world == 3
         more = {"table_folder": str(tmp_path / "tables")} if in_files else {}
-        config = config_of(name, steps, tables, save_every=5, **more)
-        found = fit_together(world, config, path, ends_at=ends_at)
-    assert_same_losses(name, "sharded", path, tmp_path / "one")
-    best, table = RunFolder(path).load_best()[0], "model.entity" if "med" in name else "entity"
-    for rank in range(2):
-        assert torch.equal(best[f"model.{table}"][rank::2], found[rank]["tables"][table])
+        config = config_of(name, 30, save_every=5, **more)
+        found = fit_together(world, config, tmp_path / "many", ends_at=ends_at)
+    assert_as_one(name, found, tmp_path / "many", tmp_path / "one", one)
 
 
 @pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
@@ -224,15 +175,3 @@ def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkey
     assert made.count((300, 32)) == 3 * tables + 1
     assert_same_tensors(*(tensors_of(tmp_path / it) for it in ("files", "memory")))
     assert list((tmp_path / "tables").iterdir()) == []
-
-
-@pytest.mark.parametrize("model", ["RotatE", "TransE", "DistMult", "ComplEx", "CP", "RESCAL"])
-def test_rows_that_are_kept_of_a_fresh_table_are_those_of_a_whole_one(model, monkeypatch):
-    monkeypatch.setattr(fresh, "_NUMBERS", 256)
-    init = getattr(kgfast, model).init
-    for count, dim in ((1, 3), (5, 8), (97, 17), (1003, 4)):
-        whole = init(count, 3, dim, seed=1)
-        for first, step in ((0, 2), (1, 2), (3, 4)):
-            part = init(count, 3, dim, seed=1, fresh=Fresh(first, step))
-            assert torch.equal(part.entity, whole.entity[first::step])
-            assert torch.equal(part.relation, whole.relation)

@@ -90,7 +90,7 @@ def assert_same_ends(tmp_path, other):
         load(tmp_path / it / "last.safetensors") for it in (other, "straight")
     )
     assert_same_tensors(tensors, expected)
-    for key in ("step", "best_step", "stopping"):
+    for key in ("step", "best", "in_vain"):
         assert meta["state"][key] == expected_meta["state"][key]
 
 

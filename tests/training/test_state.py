@@ -1,4 +1,4 @@
-"""A state that does not fit is refused as a whole; learning rates by hand, and patience."""
+"""A state that does not fit is refused as a whole, and learning rates by hand."""
 
 import math
 
@@ -8,8 +8,8 @@ import torch
 from kgfast.training import Run, RunFolder, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
+from kgfast.training.loop import rate
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.schedule import rate
 from kgfast.training.state import State, gain
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
@@ -81,7 +81,7 @@ def test_a_parameter_without_a_gradient_so_far(root):
     model = build_model(config, 12, 2)
     optimizer = Optimizer(model, config.optim, lazy=False)
     model.entity.grad = torch.ones_like(model.entity)
-    optimizer.step(0, 0.1)
+    optimizer.step(0.1)
     tensors = optimizer.tensors()
     assert not tensors["relation.step"]
     assert not tensors["relation.exp_avg"].any()
@@ -92,7 +92,7 @@ def test_a_parameter_without_a_gradient_so_far(root):
     for it, one in ((optimizer, model), (again, again_model)):
         for table in (one.entity, one.relation):
             table.grad = torch.full_like(table, 0.5)
-        it.step(1, 0.1)
+        it.step(0.1)
     assert_same_tensors(again_model.state_dict(), model.state_dict())
     assert_same_tensors(again.tensors(), optimizer.tensors())
 
@@ -107,7 +107,7 @@ def test_values_of_the_state(root):
         for value in ("1", [], {"a": "b"}, {"a": []}, -1 if "count" in key else "x"):
             with pytest.raises(ValueError, match=rf"state\.{key}"):
                 State.of(whole | {key: value})
-    for wrong in ({"steps": 1}, {"stopping": {"best": None, "in_vain": 1.0}}):
+    for wrong in ({"steps": 1}, {"in_vain": 1.0}):
         with pytest.raises(ValueError, match=rf"state\.{next(iter(wrong))}"):
             State.of(whole | wrong)
 

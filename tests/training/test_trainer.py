@@ -8,7 +8,6 @@ from kgfast.datasets import Dataset
 from kgfast.graph import Triples, Vocabulary
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import threads
-from kgfast.models.dropout import Dropout
 from kgfast.training import Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
@@ -147,23 +146,6 @@ def test_a_run_neither_reads_nor_moves_the_generator_of_the_process():
     assert torch.get_num_threads() == threads
     torch.manual_seed(1)
     assert all(torch.equal(*pair) for pair in zip(first, trained(1), strict=True))
-
-
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_dropout_is_that_of_torch(whole, p):
-    own = Dropout(p, whole_channels=whole)
-    other = torch.nn.Dropout2d(p) if whole else torch.nn.Dropout(p)
-    own.generator = torch.Generator().manual_seed(4)
-    values = torch.randn(5, 6, 4, 3, requires_grad=True)
-    torch.manual_seed(4)
-    want = other(values)
-    got = own(values)
-    assert torch.equal(got, want)
-    (slope,) = torch.autograd.grad(got.sum(), values)
-    (wanted,) = torch.autograd.grad(want.sum(), values)
-    assert torch.equal(slope, wanted)
-    assert torch.equal(own.eval()(values), values)
 
 
 def test_the_network_of_a_seed_is_that_of_torch():

@@ -37,7 +37,7 @@ from kgfast.training.config.sections import (
 # Keys that may change when a run is resumed.
 MAY_CHANGE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
-    + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
+    + ["distributed.timeout", "search.minutes", "search.trials"]
     + ["train.eval_every", "train.save_every", "train.log_every", "train.keep_every"]
     + ["train.out_dir", "train.table_folder"]
 )
@@ -80,8 +80,6 @@ _GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
     ("loss.options", "loss.name", (_OWN,)),
     ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),
     ("sched.milestones", "sched.name", ("step",)),
-    ("distributed.tables", "train.mode", ("negative",)),
-    ("distributed.tables", "model.name", tuple(name for name in MODELS if name != "cp")),
     ("train.table_folder", "model.name", MODELS),
     ("train.table_folder", "train.mode", ("negative",)),
     ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
@@ -243,9 +241,6 @@ def _contradictions(config: Config) -> Iterator[str]:
     model, train, loss, penalty = config.model, config.train, config.loss, config.regularizer
     if model.name == "conve" and train.mode == "negative":
         yield "train.mode: must be kvsall or 1vsall for conve; got negative"
-    is_split = config.med is not None and config.med.crop == "split"
-    if config.distributed.tables == "sharded" and (config.filters_relations or is_split):
-        yield "distributed.tables: shards serve neither med.crop split nor relations of RSCF"
     if (train.epochs is None) == (train.steps is None):
         which = "neither" if train.epochs is None else "both: set one of them to null"
         yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {which}"

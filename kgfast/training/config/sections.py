@@ -283,10 +283,6 @@ class SchedConfig(Section):
 class DistributedConfig(Section):
     """Training by several processes, which ``torchrun`` starts."""
 
-    tables: Literal["replicated", "sharded"] = "replicated"
-    """``replicated``: every process holds all entities and sends the gradients of rows.
-    ``sharded``: of ``n`` processes each holds every ``n``-th entity and fetches the rows that a
-    step needs: with ``train.mode: negative`` and most models."""
     timeout: Positive = 600.0
     """Seconds that a process waits for the others before it names the missing ones."""
 
