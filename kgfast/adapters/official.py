@@ -18,7 +18,6 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from kgfast.adapters import ogb
 from kgfast.adapters.foreign import (
     Options,
     block_scorer,
@@ -30,10 +29,10 @@ from kgfast.adapters.foreign import (
 )
 from kgfast.eval import rank
 from kgfast.graph import KnownTriples
-from kgfast.models import EPSILON, SIDES, ComplEx, DistMult, Model, RotatE, Side, TransE
+from kgfast.models import EPSILON, ComplEx, DistMult, Model, RotatE, Side, TransE
 from kgfast.text import reading, shown
 
-__all__ = ["biokg_test_step", "from_official", "load_official", "ogb_test_step", "test_step"]
+__all__ = ["from_official", "load_official", "test_step"]
 
 _MODELS = ("RotatE", "TransE", "DistMult", "ComplEx")
 _TABLES = ("entity_embedding", "relation_embedding")
@@ -98,95 +97,6 @@ def test_step(
 
 
 test_step.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
-
-
-def ogb_test_step(
-    model: nn.Module, test_triples: Mapping[str, Any], args: Any, random_sampling: bool = False
-) -> dict[str, float]:
-    """Replace ``KGEModel.test_step`` in the fork of OGB's examples for ogbl-wikikg2.
-
-    Ranks are among the given negatives, as in :func:`kgfast.adapters.ogb.evaluate`.
-
-    Parameters
-    ----------
-    model : KGEModel
-        The model, which is set to eval mode, as in OGB's code.
-    test_triples : mapping
-        A split of ogbl-wikikg2.
-    args : Namespace
-        Arguments of that code; ``neg_size_eval_train`` is read for random negatives.
-    random_sampling : bool
-        Draw negatives from torch's generator instead of taking the split's.
-
-    Returns
-    -------
-    dict
-        ``hits@1_list``, ``hits@3_list``, ``hits@10_list``, ``mrr_list``: means, as in OGB's code.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError
-        The errors of :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
-    """
-    return _among_negatives(model, test_triples, args, None, random_sampling)
-
-
-def biokg_test_step(
-    model: nn.Module,
-    test_triples: Mapping[str, Any],
-    args: Any,
-    entity_dict: Mapping[str, tuple[int, int]],
-    random_sampling: bool = False,
-) -> dict[str, float]:
-    """Replace ``KGEModel.test_step`` in the fork for ogbl-biokg, with ids within types.
-
-    ``entity_dict`` has the first row of each type, and one past the last.
-    """
-    return _among_negatives(model, test_triples, args, entity_dict, random_sampling)
-
-
-def _among_negatives(
-    model: nn.Module,
-    split: Mapping[str, Any],
-    args: Any,
-    entity_dict: Mapping[str, tuple[int, int]] | None,
-    random_sampling: bool,
-) -> dict[str, float]:
-    converted = from_official(model)
-    if not isinstance(split, Mapping) or "head" not in split:
-        raise ValueError(f"test_triples must be a split with a head; got {shown(split)}")
-    num_nodes = None if entity_dict is None else _num_nodes(entity_dict)
-    if random_sampling:
-        split = {**split, **_random_negatives(split, converted.num_entities, num_nodes, args)}
-    model.eval()
-    lists = ogb.lists(ogb.evaluate(converted, split, num_nodes=num_nodes))
-    return {name: float(values.mean()) for name, values in lists.items()}
-
-
-def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Return the number of nodes of each type; types must follow each other."""
-    first, sizes = 0, {}
-    for name, (start, end) in sorted(entity_dict.items(), key=lambda item: item[1]):
-        if start != first or end < start:
-            raise ValueError(f"entity_dict: {name} begins at row {start}, not at {first}")
-        sizes[name], first = end - start, end
-    return sizes
-
-
-def _random_negatives(
-    split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
-) -> dict[str, Tensor]:
-    """Draw ``head_neg`` and ``tail_neg``, within the type if there are types."""
-    shape = (len(split["head"]), int(args.neg_size_eval_train))
-    negatives = {}
-    for side in SIDES:
-        limits = torch.full((shape[0], 1), num_entities, dtype=torch.int64, device="cpu")
-        if num_nodes is not None:
-            sizes = [num_nodes[name] for name in split[f"{side}_type"]]
-            limits = torch.tensor(sizes, dtype=torch.int64, device="cpu")[:, None]
-        drawn = torch.rand(shape, dtype=torch.float64, device="cpu") * limits
-        negatives[f"{side}_neg"] = torch.minimum(drawn.long(), limits - 1)
-    return negatives
 
 
 def from_official(model: nn.Module) -> Any:

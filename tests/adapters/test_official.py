@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.adapters.official import biokg_test_step, from_official, ogb_test_step, test_step
+from kgfast.adapters.official import from_official, test_step
 from support.official_scores import score
 
 ENTITIES, RELATIONS, DIM, GAMMA = 40, 3, 6, 9.0
@@ -105,62 +105,6 @@ def test_a_model_of_its_own_is_scored_by_its_forward():
     assert test_step(model, TEST, TRUE, ARGS) == pytest.approx(obvious(Cubed("x"), TEST, TRUE))
 
 
-def negatives(count=12, types=None):
-    split = {side: [it[i] for it in TEST] for i, side in enumerate(("head", "relation", "tail"))}
-    generator = torch.Generator().manual_seed(2)
-    size = (len(TEST), count)
-    return split | {
-        f"{side}_neg": torch.randint(0, types or ENTITIES, size, generator=generator).numpy()
-        for side in ("head", "tail")
-    }
-
-
-def of_ogb(model, split, shift=0):
-    """OGB's evaluator and the loop of its fork, in float64."""
-    model, ranks = model.double(), []
-    columns = torch.tensor([split[name] for name in ("head", "relation", "tail")]).T
-    columns = columns + torch.tensor([shift, 0, shift])
-    for side, place in (("head", 0), ("tail", 2)):
-        candidates = torch.cat(
-            [columns[:, place, None], torch.as_tensor(split[f"{side}_neg"]) + shift], 1
-        )
-        scores = model((columns, candidates), mode=f"{side}-batch")
-        greater, at_least = (
-            relation(scores[:, 1:], scores[:, :1]).sum(1) for relation in (torch.gt, torch.ge)
-        )
-        ranks.append((greater + at_least) / 2 + 1)
-    ranks = torch.cat(ranks)
-    return {f"hits@{k}_list": float((ranks <= k).float().mean()) for k in (1, 3, 10)} | {
-        "mrr_list": float((1 / ranks).mean())
-    }
-
-
-@pytest.mark.parametrize("name", ["RotatE", "ComplEx"])
-def test_the_step_of_the_fork_for_wikikg2(name):
-    found = ogb_test_step(Official(name), negatives(), ARGS)
-    assert found == pytest.approx(of_ogb(Official(name), negatives()), abs=1e-6)
-    args = Namespace(neg_size_eval_train=7)
-    split = {name: negatives()[name] for name in ("head", "relation", "tail")}
-    torch.manual_seed(0)
-    assert 0 < ogb_test_step(Official(name), split, args, random_sampling=True)["mrr_list"] < 1
-
-
-def test_the_step_of_the_fork_for_biokg():
-    """Nodes 20 to 39 are drugs, whose ids count from 0."""
-    test = [(h % 20, r, t % 20) for h, r, t in TEST]
-    split = negatives(types=20)
-    for place, side in enumerate(("head", "relation", "tail")):
-        split[side] = [it[place] for it in test]
-    split |= {"head_type": ["drug"] * len(test), "tail_type": ["drug"] * len(test)}
-    types = {"drug": (20, 40), "disease": (0, 20)}
-    found = biokg_test_step(Official("RotatE"), split, ARGS, types)
-    assert found == pytest.approx(of_ogb(Official("RotatE"), split, shift=20), abs=1e-6)
-    with pytest.raises(ValueError, match="entity_dict: drug begins at row 21, not at 20"):
-        biokg_test_step(Official("RotatE"), split, ARGS, types | {"drug": (21, 40)})
-    args = Namespace(neg_size_eval_train=7)
-    assert biokg_test_step(Official("RotatE"), split, args, types, True)["mrr_list"] < 1
-
-
 def changed(name, **members):
     model = Official("RotatE")
     for member, value in members.items():
@@ -192,8 +136,5 @@ def test_bad_triples():
         test_step(Official("TransE"), None, TRUE, ARGS)
     with pytest.raises(ValueError, match="all_true_triples must be triples; got None"):
         test_step(Official("TransE"), TEST, None, ARGS)
-    for split in (None, {}):
-        with pytest.raises(ValueError, match="test_triples must be a split with a head"):
-            ogb_test_step(Official("TransE"), split, ARGS, random_sampling=True)
     with pytest.raises(ValueError, match=r"tail 40 must be in 0..39"):
         test_step(Official("TransE"), [(0, 0, 40)], TRUE, ARGS)
