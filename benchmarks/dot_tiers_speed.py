@@ -9,14 +9,12 @@ the tier swept, left to float32, and left to canonical scores. Exit code 2 on a 
 tier.
 """
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -111,7 +109,7 @@ def race(
     results: dict[str, Result] = {}
 
     def with_tiers(name: str) -> None:
-        with patch.dict(os.environ, KGFAST_TIERS=name):
+        with tiers.serving(tiers.MASK.get() if name == "int8" else 0):
             results[name] = call()
 
     contenders = {name: partial(with_tiers, name) for name in TIERS}

@@ -1,11 +1,10 @@
 """IEEE arithmetic for torch and numpy on the CPU, in any mode of the caller.
 
-``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the calling
-thread, and of threads that this thread makes afterwards. Torch's threads, if made so, keep that
-mode for ever. The extension sets the mode of its own threads (csrc/host/fpmode.h).
+``torch.set_flush_denormal(True)`` changes the arithmetic of the calling thread, and of threads that
+this thread makes afterwards. Torch's threads, if made so, keep that mode for ever. The extension
+sets the mode of its own threads (csrc/host/fpmode.h).
 """
 
-import ctypes
 import math
 import os
 import threading
@@ -17,11 +16,7 @@ import torch
 from .cpu import threads
 
 _GRAIN = 1 << 15  # numbers that torch's elementwise operators give one thread
-_TO_NEAREST = 0  # FE_TONEAREST, with one value on x86-64 and aarch64
-_FACTORS = (0.25 + 2.0**-54, 0.25 + 3 * 2.0**-54)
-_PRODUCTS = (1 << 50, (1 << 50) + 1)  # products with 2^-1022, rounded to nearest: their bits
 _SMALL = 1e-155  # number with a denormal square
-_C = ctypes.CDLL(None)
 _PROCESS = os.getpid()
 # .threads: number of the calling thread's threads that were found to be plain
 _plain = threading.local()
@@ -29,24 +24,19 @@ _plain = threading.local()
 
 @contextmanager
 def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
-    """Keep denormals and round to nearest inside, in the calling thread.
+    """Keep denormals inside, in the calling thread.
 
     ``numbers`` is about the size of the largest operator. If torch would spread the numbers over
     threads in another mode, torch has one thread inside; kernels of the extension keep their
     threads.
     """
-    rounding, flushes = _rounding(), not _keeps_denormals()
-    is_plain = rounding == _TO_NEAREST and not flushes
+    flushes = _SMALL * _SMALL == 0.0  # Python multiplies in the mode of the thread, at run time
     if flushes:
         torch.set_flush_denormal(False)
-    if rounding != _TO_NEAREST:
-        _set_rounding(_TO_NEAREST)
     try:
-        with nullcontext() if _are_ieee(numbers, is_plain) else threads.alone():
+        with nullcontext() if _are_ieee(numbers, not flushes) else threads.alone():
             yield
     finally:
-        if rounding != _TO_NEAREST:
-            _set_rounding(rounding)
         if flushes:
             torch.set_flush_denormal(True)
 
@@ -63,25 +53,10 @@ def _are_ieee(numbers: float, is_plain: bool) -> bool:
     if os.getpid() != _PROCESS:
         return is_plain
     if not is_plain or getattr(_plain, "threads", 0) < count:
-        _plain.threads = count if _is_nearest_kept(count * _GRAIN // 2) else 0
+        _plain.threads = count if _are_denormals_kept(count * _GRAIN) else 0
     return bool(_plain.threads)
 
 
-def _is_nearest_kept(count: int) -> bool:
-    """Return whether denormal products are rounded to nearest, both down and up."""
-    factors = torch.tensor(_FACTORS, dtype=torch.float64, device="cpu").expand(count, 2)
-    products = (factors * 2.0**-1022).view(torch.int64)
-    return torch.equal(products, products.new_tensor(_PRODUCTS).expand(count, 2))
-
-
-def _keeps_denormals() -> bool:
-    return _SMALL * _SMALL != 0.0  # Python multiplies in the mode of the thread, at run time
-
-
-def _rounding() -> int:
-    return int(_C.fegetround()) if hasattr(_C, "fegetround") else _TO_NEAREST
-
-
-def _set_rounding(mode: int) -> None:
-    if hasattr(_C, "fesetround"):
-        _C.fesetround(mode)
+def _are_denormals_kept(count: int) -> bool:
+    numbers = torch.full((count,), _SMALL, dtype=torch.float64, device="cpu")
+    return bool((numbers * numbers != 0.0).all())

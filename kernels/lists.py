@@ -43,8 +43,7 @@ def list_counts(
             equal.index_add_(0, rows, equals)
             greater_excluded.index_add_(0, rows, beats * is_known)
             equal_excluded.index_add_(0, rows, equals * is_known)
-    columns = counts[0] if operands.dims is None else counts.transpose(0, 1)
-    return Counts(*(column.clone() for column in columns))
+    return Counts.of(counts, operands)
 
 
 def list_topk(

@@ -1,5 +1,6 @@
 """Operands of every computation: queries, and the candidates to score."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -8,13 +9,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .panels import Panels
 from .scores import Score
 
 PRECISIONS = ("float32", "bf16")
 """Roundings of operands of products; sums are float32, of the reference float64."""
 
 _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """Rows of a whole table in the form of a sweep, of finite numbers; no bias, no factor.
+
+    ``tensors`` are contiguous, on the CPU. For ``"float32"`` they are ``panels [P, num_features,
+    planes, lanes]`` and ``norms [P]``, upper bounds on the norms in each panel. For few queries
+    there are also ``bytes`` (csrc/host/byte_rows.h) with ``scale [1]``, or neither. For
+    ``"int16"`` they are ``panels [P, bytes]`` (csrc/host/int8.h).
+    """
+
+    # format of the features: "float32", or "int16", which is two bytes
+    number_format: str
+    score: str  # score that reads the panels
+    num_rows: int
+    num_features: int
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 @dataclass(frozen=True)
@@ -89,18 +112,18 @@ class Prepared:
 
     def only(self, ids: Tensor) -> "Prepared":
         """Make some rows the only candidates; facts about the table stay."""
-        own = replace(self, ids=ids)
+        candidates = replace(self, ids=ids)
         for name in ("whole_bias", "float_bias", "bias_magnitude", "factor_reach"):
-            own.__dict__[name] = getattr(self, name)
-        return own
+            candidates.__dict__[name] = getattr(self, name)
+        return candidates
 
-    def rows(self, part: slice) -> "Prepared":
+    def rows(self, span: slice) -> "Prepared":
         """Return a range of the rows as new candidates."""
         bias = self.bias
         if bias is not None and len(bias) == len(self.table):
-            bias = bias[part]
-        factor = None if self.factor is None else self.factor[part]
-        return Prepared(self.table[part], self.score, bias, factor)
+            bias = bias[span]
+        factor = None if self.factor is None else self.factor[span]
+        return Prepared(self.table[span], self.score, bias, factor)
 
 
 def largest_magnitude(values: Tensor) -> Tensor:
@@ -115,7 +138,8 @@ class Operands:
 
     queries: Tensor  # [B, F] float32 or float64
     candidates: Prepared
-    dims: tuple[int, ...] | None = None  # crop widths in features: results get a leading axis
+    # increasing crop widths in features: results get a leading axis
+    dims: tuple[int, ...] | None = None
     # "bf16": losses over all candidates round queries, table and the gradient of scores to bfloat16
     # in products.
     precision: str = "float32"
@@ -129,7 +153,7 @@ class Operands:
     num_queries: int = field(init=False)
     num_features: int = field(init=False)  # features of the full width
     query_planes: int = field(init=False)  # stored reals per feature of a query
-    crops: list[int] = field(init=False)  # widths in the caller's order, or the full width
+    crops: list[int] = field(init=False)  # increasing widths, or the full width
 
     def __post_init__(self) -> None:
         queries = self.queries
@@ -202,6 +226,12 @@ class Counts(NamedTuple):
     greater_excluded: Tensor
     equal_excluded: Tensor
 
+    @classmethod
+    def of(cls, counts: Tensor, operands: Operands) -> "Counts":
+        """Split counts ``[C, 4, B]`` into tensors that share no memory."""
+        kinds = counts[0] if operands.dims is None else counts.transpose(0, 1)
+        return cls(*(kind.clone() for kind in kinds))
+
 
 class Above(NamedTuple):
     """Candidates of each query with scores that reach the query's threshold, as CSR."""
@@ -244,51 +274,38 @@ class Gradients(NamedTuple):
 
     def of_rows(self, rows: NamedRows) -> "Gradients":
         """Return the gradients of the needed rows."""
-        return self._besides(rows.besides)._within(rows.within)
-
-    def _within(self, span: slice | None) -> "Gradients":
-        if span is None or self.ids is None:
+        ids, (besides, within) = self.ids, rows
+        if ids is None or (besides is None and within is None):
             return self
-        begin, end = (self.ids < bound for bound in (span.start, span.stop))
-        rows = slice(int(begin.sum()), int(end.sum()))
-        table, factor = (None if it is None else it[rows] for it in (self.table, self.factor))
-        return self._replace(table=table, factor=factor, ids=self.ids[rows])
-
-    def _besides(self, ids: Tensor | None) -> "Gradients":
-        if ids is None or self.ids is None:
-            return self
-        if self.repeats:
-            together, order = torch.cat([self.ids, ids]).sort(stable=True)
-            table, factor = (
-                None if it is None else functional.pad(it, (0, 0, 0, len(ids)))[order]
-                for it in (self.table, self.factor)
-            )
-            return self._replace(table=table, factor=factor, ids=together)
-        together = torch.cat([self.ids, ids]).unique()
-        if len(together) == len(self.ids):
-            return self
-        places = torch.searchsorted(together, self.ids)
-
-        def spread(rows: Tensor | None) -> Tensor | None:
-            if rows is None:
-                return None
-            zeros = rows.new_zeros(len(together), rows.shape[1])
-            return zeros.index_copy_(0, places, rows)
-
-        return Gradients(self.queries, spread(self.table), spread(self.factor), together)
+        added = 0 if besides is None else len(besides)
+        if besides is not None:
+            ids = torch.cat([ids, besides])
+        ids, order = ids.sort(stable=True)  # a gradient stands before the zeros of its id
+        keep = torch.ones_like(ids, dtype=torch.bool)
+        if not self.repeats:
+            keep[1:] = ids[1:] != ids[:-1]
+        if within is not None:
+            keep &= (ids >= within.start) & (ids < within.stop)
+        if within is not None or not self.repeats:  # a mask makes the host wait
+            ids, order = ids[keep], order[keep]
+        table, factor = (
+            None if it is None else functional.pad(it, (0, 0, 0, added))[order]
+            for it in (self.table, self.factor)
+        )
+        return self._replace(table=table, factor=factor, ids=ids)
 
     def spread(self, operands: Operands, need: Need) -> "Gradients":
         """Return gradients of the whole table and factor, zero in other rows."""
-        ids, whole = self.ids, []
-        for like, rows, needed in (
-            (operands.table, self.table, need.table),
-            (operands.factor, self.factor, need.factor),
-        ):
-            spread = None
-            if needed and like is not None and rows is not None and ids is not None:
-                spread = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
-                add = spread.index_add_ if self.repeats else spread.index_copy_
-                add(0, ids, rows)  # zeros of repeats: the order does not matter
-            whole.append(spread)
-        table, factor = whole
-        return Gradients(self.queries, table, factor)
+
+        def whole(like: Tensor | None, rows: Tensor | None) -> Tensor | None:
+            if like is None or rows is None or self.ids is None:
+                return None
+            zeros = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+            add = zeros.index_add_ if self.repeats else zeros.index_copy_
+            return add(0, self.ids, rows)  # zeros of repeats: the order does not matter
+
+        return Gradients(
+            self.queries,
+            whole(operands.table, self.table) if need.table else None,
+            whole(operands.factor, self.factor) if need.factor else None,
+        )

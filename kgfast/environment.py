@@ -16,7 +16,7 @@ from kgfast.kernels import cpu, triton
 from kgfast.kernels.cpu import tiers
 from kgfast.ops import dispatch
 
-_SETTINGS = "KGFAST_BACKEND", "KGFAST_CPU_ISA", "KGFAST_TIERS", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
+_SETTINGS = "KGFAST_BACKEND", "KGFAST_CPU_ISA", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 
 
 class Info(SimpleNamespace):
@@ -85,7 +85,7 @@ def info() -> Info:
         found.remarks += [] if missing is None else [missing]
         if cpu.is_available():
             found.isa = cpu.isa()
-            found.tiers = tuple(it for it in tiers.wanted() if it in tiers.available(found.isa))
+            found.tiers = tiers.available(found.isa)
     except ValueError as error:  # an environment variable is wrong
         found.backend = "none"
         found.remarks.append(str(error))

@@ -24,8 +24,6 @@ def above(
     queries = operands.queries
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     lowest = lowest.contiguous()
-    if known is not None:
-        known = Known(known.indptr.contiguous(), known.indices.contiguous())
     bad_rows, result = extension.above(
         *arguments, operands.crops[0], lowest=lowest, known=known, most=most
     )

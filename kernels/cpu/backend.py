@@ -17,12 +17,11 @@ from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import updates
 from .above import above
 from .backward import indexed_backward, pairwise_backward
-from .listed import list_counts, list_topk
 from .panels import PACKING
 from .passes import ADVERSARIAL, PASSES
-from .rank import rank_counts
+from .rank import list_counts, rank_counts
 from .scores import scores
-from .topk import topk
+from .topk import list_topk, topk
 
 __all__ = [
     "above",

@@ -17,7 +17,6 @@ from torch import Tensor
 from ..backend import Into
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import extension
-from .crops import Crops
 from .scores import scores
 from .views import View, arguments_of, view
 
@@ -47,14 +46,13 @@ class _RowGroups(NamedTuple):
 
 def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
     """Return the gradients of the scores of all pairs."""
-    crops = Crops.of(operands)
-    grad = crops.with_axis(grad)
-    sums = _room(operands, crops, need) if into is None else Gradients(into.queries, into.table)
+    grad = _with_axis(operands, grad)
+    sums = _room(operands, need) if into is None else Gradients(into.queries, into.table)
     adds_to_table = into is not None and into.adds_to_table
     for place, columns in enumerate(_columns(operands, grad)):
         of_queries = sums.queries
         if of_queries is not None and (into is not None or place > 0):
-            of_queries = crops.gradient_like(operands.queries)
+            of_queries = _gradient_like(operands.queries, operands)
         part = Gradients(of_queries, _rows(sums.table, columns), _rows(sums.factor, columns))
         _backward_of_rows(operands.of_rows(columns), grad[:, :, columns], part, adds_to_table)
         if sums.queries is not None and of_queries is not None and of_queries is not sums.queries:
@@ -62,14 +60,26 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
     return sums
 
 
-def _room(operands: Operands, crops: Crops, need: Need, count: int | None = None) -> Gradients:
+def _with_axis(operands: Operands, grad: Tensor) -> Tensor:
+    """Return a gradient of scores as float32 ``[C, B, K]``."""
+    return (grad[None] if operands.dims is None else grad).float()
+
+
+def _room(operands: Operands, need: Need, count: int | None = None) -> Gradients:
     """Make memory for the needed gradients, with ``count`` rows."""
     factor = operands.factor
     return Gradients(
-        crops.gradient_like(operands.queries) if need.queries else None,
-        crops.gradient_like(operands.table, count) if need.table else None,
-        crops.gradient_like(factor, count) if need.factor and factor is not None else None,
+        _gradient_like(operands.queries, operands) if need.queries else None,
+        _gradient_like(operands.table, operands, count) if need.table else None,
+        _gradient_like(factor, operands, count) if need.factor and factor is not None else None,
     )
+
+
+def _gradient_like(rows: Tensor, operands: Operands, count: int | None = None) -> Tensor:
+    """Make memory for the gradient of ``count`` rows, zero beyond the widest crop."""
+    shape = (len(rows) if count is None else count, rows.shape[1])
+    is_whole = operands.crops[-1] == operands.num_features
+    return rows.new_empty(shape) if is_whole else rows.new_zeros(shape)
 
 
 def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
@@ -103,7 +113,10 @@ def _backward_of_rows(
     of_rows = gradients.table, gradients.factor
     targets = of_rows
     if operands.num_queries > _ROWS and _is_summed_apart(*of_rows):
-        targets = _zeros_for(gradients.table), _zeros_for(gradients.factor)
+        targets = tuple(
+            None if rows is None else torch.zeros_like(rows, dtype=torch.float32)
+            for rows in of_rows
+        )
     for first in range(0, max(1, operands.num_queries), _ROWS):
         rows = slice(first, first + _ROWS)
         block, part = grad[:, rows], operands.of_queries(rows)
@@ -114,10 +127,9 @@ def _backward_of_rows(
             *_views(part, Gradients(_rows(gradients.queries, rows), *targets)),
             adds_to_rows=adds_to_table or first > 0,
         )
-    if targets is not of_rows:
-        for gradient, target in zip(of_rows, targets, strict=True):
-            if gradient is not None and target is not None:
-                gradient.copy_(target)
+    for gradient, target in zip(of_rows, targets, strict=True):
+        if gradient is not None and target is not None and gradient is not target:
+            gradient.copy_(target)
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
@@ -129,11 +141,6 @@ def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Ten
         return grad
     values = scores(operands, index).view(grad.shape)
     return torch.where(values > -_LEAST, 0.0, -grad / values)
-
-
-def _zeros_for(gradient: Tensor | None) -> Tensor | None:
-    """Make float32 zeros in which a gradient is summed."""
-    return None if gradient is None else torch.zeros_like(gradient, dtype=torch.float32)
 
 
 def _views(
@@ -160,17 +167,16 @@ def indexed_backward(
     again.
     """
     operands = operands.without_bias()
-    crops, groups = Crops.of(operands), None
-    if need.table or need.factor:
-        groups = _grouped(index, rows or NamedRows())
-    if groups is None or rows is not None:
-        gradients = _room(operands, crops, need, None if groups is None else len(groups[0]))
-    else:
-        gradients = _zeros(operands, crops, need)
-    grad = _over_lengths(operands, crops.with_axis(grad), index)
+    groups = _grouped(index, rows or NamedRows()) if need.table or need.factor else None
+    gradients = _room(operands, need, None if groups is None or rows is None else len(groups[0]))
+    if groups is not None and rows is None:  # only some rows are written
+        for gradient in gradients[1:3]:
+            if gradient is not None:
+                gradient.zero_()
+    grad = _over_lengths(operands, _with_axis(operands, grad), index)
     extension.indexed_backward(
         *arguments_of(operands, None),
-        crops.widths,
+        operands.crops,
         _ScoreGradient(grad, *grad.stride()),
         *_views(operands, gradients),
         index=index,
@@ -202,13 +208,3 @@ def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
             ids = together
             first = torch.cat([torch.searchsorted(ordered, ids), first[-1:]])
     return ids, order, first
-
-
-def _zeros(operands: Operands, crops: Crops, need: Need) -> Gradients:
-    """Make zero gradients of the whole table and factor; later only some rows are written."""
-    table, factor = operands.table, operands.factor
-    return Gradients(
-        crops.gradient_like(operands.queries) if need.queries else None,
-        table.new_zeros(table.shape) if need.table else None,
-        factor.new_zeros(factor.shape) if need.factor and factor is not None else None,
-    )

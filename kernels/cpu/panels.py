@@ -8,24 +8,15 @@ read before float32 panels, take a quarter of the table, and a separate pass pac
 baseline has no bytes.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from ..operands import Operands, Prepared
-from ..panels import Panels
+from ..operands import Operands, Panels, Prepared
 from ..scores import Score, get_score
 from . import extension
-from .views import (
-    INT8_FORMAT,
-    Machine,
-    Pointers,
-    arguments_of,
-    byte_kinds,
-    panel_shape,
-    reads,
-    serves_bytes,
-    serves_int8,
-)
+from .views import INT8_FORMAT, arguments_of, panel_kinds, reads, serves_bytes, serves_int8
 
 _MOST = 1.25  # largest size of panels, in sizes of the table
 _MOST_BYTE = 127  # largest byte: csrc/host/byte_rows.h
@@ -49,20 +40,35 @@ class Packing:
         if not table.numel():
             return "the table is empty"
         rows, features = candidates.num_rows, candidates.num_features
-        number_format = _best_format(score, features, croppable=croppable)
-        shape = panel_shape(number_format, score, features)
-        if shape.row_bytes > _MOST * table[:1].nbytes:
+        formats = ["float32"]
+        if not croppable and serves_int8(score, features):  # crops have separate scales
+            formats.append(INT8_FORMAT)
+        # int8 panels come in blocks of features, and may be larger
+        sizes = [_size(panel_kinds(name, score, 1 << 20, features)) for name in formats]
+        number_format = formats[sizes.index(min(sizes))]
+        if min(sizes) > _MOST * (table[:1].nbytes << 20):
             return f"the table is {table.dtype}, and panels would be larger"
+        has_bytes = table.dtype == torch.float32 and not croppable and serves_bytes(score, features)
+        has_bytes = has_bytes and number_format == "float32"
         tensors = {
-            name: torch.empty(size, dtype=dtype, device="cpu")
-            for name, (size, dtype) in shape.tensors(rows).items()
+            name: torch.empty(shape, dtype=dtype, device="cpu")
+            for name, (shape, dtype) in panel_kinds(
+                number_format, score, rows, features, has_bytes=has_bytes
+            ).items()
         }
-        bad = _fill(Prepared(table, score), features, tensors)
+        width = score.query_width(table.shape[1], has_factor=False)
+        operands = Operands(table.new_empty((0, width)), Prepared(table, score))
+        given = *arguments_of(operands, None), features, tensors["panels"]
+        if number_format == INT8_FORMAT:
+            bad = extension.pack_int8(*given)[1]
+        else:
+            bad = extension.pack_panels(*given, norms=tensors["norms"])[1]
         if bad >= 0:
             return f"row {bad} of the table holds a NaN or an infinity"
-        if table.dtype == torch.float32 and serves_bytes(score, features) and not croppable:
-            tensors |= _bytes_of(Prepared(table, score), features)
-        return Panels(number_format, score.name, shape.lanes, rows, features, tensors)
+        if has_bytes:
+            scale = tensors["scale"].fill_(_scale_of(table, score)).item()
+            extension.pack_bytes(*given[:3], scale=scale, panels=tensors["bytes"])
+        return Panels(number_format, score.name, rows, features, tensors)
 
     def reads(self, panels: Panels) -> bool:
         """Return whether this machine reads panels of this format and shape."""
@@ -72,43 +78,16 @@ class Packing:
 PACKING = Packing()
 
 
-def _best_format(score: Score, features: int, *, croppable: bool) -> str:
-    formats = ["float32"]
-    if not croppable and serves_int8(score, features):  # crops have separate scales
-        formats.append(INT8_FORMAT)
-    return min(formats, key=lambda name: panel_shape(name, score, features).row_bytes)
+def _size(kinds: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
+    """Count the bytes of the numbers of panels."""
+    shape, dtype = kinds["panels"]
+    return math.prod(shape) * dtype.itemsize
 
 
-def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
-    score, rows = candidates.score, candidates.num_rows
-    tensors = {
-        name: torch.empty(size, dtype=dtype, device="cpu")
-        for name, (size, dtype) in byte_kinds(score, rows, features).items()
-    }
-    some = candidates.table[:: max(1, rows // _SAMPLED)]
+def _scale_of(table: Tensor, score: Score) -> float:
+    """Return the scale of bytes, by a sample of the rows."""
+    some = table[:: max(1, len(table) // _SAMPLED)]
     largest = torch.maximum(-some.amin(1), some.amax(1))
     fitting = max(1, int(_FITTING * len(largest)))
     most = largest.kthvalue(fitting).values.clamp(_LEAST_SIZE, _MOST_SIZE)
-    tensors["scale"][0] = most * (_TURNED if score.planes == 2 else _MOVED) / _MOST_BYTE
-    extension.pack_bytes(
-        *_arguments_of_rows(candidates),
-        features,
-        scale=tensors["scale"].item(),
-        panels=tensors["bytes"],
-    )
-    return tensors
-
-
-def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> int:
-    """Pack all rows; return the first row that is not finite, or -1."""
-    arguments, panels = _arguments_of_rows(candidates), tensors["panels"]
-    if "norms" in tensors:
-        return extension.pack_panels(*arguments, features, panels, norms=tensors["norms"])[1]
-    return extension.pack_int8(*arguments, features, panels)[1]
-
-
-def _arguments_of_rows(candidates: Prepared) -> tuple[Machine, Pointers]:
-    """Return the machine, and pointers of the candidates without queries."""
-    table = candidates.table
-    width = candidates.score.query_width(table.shape[1], has_factor=False)
-    return arguments_of(Operands(table.new_empty((0, width)), candidates), None)
+    return float(most * (_TURNED if score.planes == 2 else _MOVED) / _MOST_BYTE)

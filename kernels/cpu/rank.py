@@ -2,17 +2,20 @@
 
 A float32 sweep serves all operands; the int8 tier goes first if the machine has it (tiers.py). Cost
 model: engine/sweep.h (per element of the widest crop), engine/int8_sweep.h, engine/canonical.h (per
-undecided pair). Memory: at most 24 MiB of panels over all threads and 12
-MiB of packed queries; each tier packs queries again and has at most 1 MiB of panels per thread.
+undecided pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries;
+each tier packs queries again and has at most 1 MiB of panels per thread.
+
+Candidates that each query lists are gathered in place (host/listed.cpp): a float32 pass with a
+proven bound decides most pairs; canonical scores decide the rest, and all pairs of rscf scores and
+of float64 operands. Memory: some bytes per pair for 2,048 pairs on each thread.
 """
 
 import torch
 from torch import Tensor
 
 from ..checks import Checks
-from ..operands import Counts, Known, Operands
+from ..operands import Counts, Known, Lists, Operands
 from . import extension, tiers
-from .crops import Crops
 from .views import arguments_of, raise_nonfinite
 
 
@@ -24,17 +27,14 @@ def rank_counts(
     target_scores: Tensor | None = None,
 ) -> Counts:
     """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
-    crops, candidates = Crops.of(operands), operands.candidates
-    counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    known = Known(known.indptr.contiguous(), known.indices.contiguous())
-    scores = None if target_scores is None else target_scores[crops.slots]  # indexing makes a copy
-    pairs = tiers.no_pairs()
+    candidates, pairs = operands.candidates, targets.new_empty(len(tiers.PAIRS))
+    counts = targets.new_empty((len(operands.crops), 4, len(targets)), dtype=torch.int64)
     raise_nonfinite(
         extension.rank_counts(
             *arguments_of(operands, candidates.whole_bias),
-            widths=crops.distinct,
-            targets=targets.contiguous(),
-            target_scores=scores,
+            widths=operands.crops,
+            targets=targets,
+            target_scores=None if target_scores is None else target_scores.contiguous(),
             sorted_ids=candidates.sorted_ids,
             known=known,
             nan_worst=checks.allows_nan,
@@ -43,4 +43,25 @@ def rank_counts(
         )
     )
     tiers.note_pairs(pairs)
-    return Counts(*crops.arrange(counts))
+    return Counts.of(counts, operands)
+
+
+def list_counts(
+    operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+) -> Counts:
+    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    counts = targets.new_empty((len(operands.crops), 4, len(targets)))
+    arguments = arguments_of(operands, operands.candidates.whole_bias)
+    for dim, of_crop in zip(operands.crops, counts, strict=True):
+        raise_nonfinite(
+            extension.list_counts(
+                *arguments,
+                dim,
+                lists=lists,
+                known=known,
+                nan_worst=checks.allows_nan,
+                targets=targets,
+                counts=of_crop,
+            )
+        )
+    return Counts.of(counts, operands)

@@ -11,25 +11,24 @@ from torch import Tensor
 
 from ..operands import Operands
 from . import extension
-from .crops import Crops
 from .views import arguments_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return scores, by the contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
-    crops = Crops.of(operands)
+    crops = operands.crops
     if out is None:
         pairs = (operands.num_queries, operands.candidates.num_rows)
-        shape = (len(crops.widths), *(pairs if index is None else index.shape))
+        shape = (len(crops), *(pairs if index is None else index.shape))
         out = operands.table.new_empty(shape, dtype=torch.float32)
     else:
         out = out[None]
     extension.scores(
         *arguments_of(operands, operands.candidates.float_bias),
-        widths=crops.distinct,
-        slots=crops.slots,
+        widths=crops,
+        slots=[*range(len(crops))],
         index=index,
         per_query=operands.candidates.num_rows if index is None else index.shape[1],
         out=out,
     )
-    return crops.finish(out)
+    return out[0] if operands.dims is None else out

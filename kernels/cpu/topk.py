@@ -4,32 +4,36 @@ A pair survives unless the float32 sweep proves that k others are better; canoni
 survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
 ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
 per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
-threads, or 32 k bytes for each of up to eight queries of one thread, where that is more.
+threads, or 32 k bytes for each of up to eight queries of one thread, where that is more. For lists
+(rank.py), some bytes per pair of one query's list on each thread.
 """
+
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..checks import Checks
-from ..operands import Known, Operands
+from ..operands import Known, Lists, Operands
 from . import extension
 from .views import arguments_of, raise_nonfinite
 
 
-def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
+def topk(
+    operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)
     arguments = arguments_of(operands, operands.candidates.whole_bias)
-    if known is not None:
-        known = Known(known.indptr.contiguous(), known.indices.contiguous())
+    kernel = extension.topk if lists is None else partial(extension.list_topk, lists=lists)
     for dim, best, best_ids in zip(crops, scores.unbind(), ids.unbind(), strict=True):
         raise_nonfinite(
-            extension.topk(
+            kernel(
                 *arguments,
                 dim,
-                k,
+                k=k,
                 known=known,
                 nan_worst=checks.allows_nan,
                 scores=best,
@@ -37,3 +41,10 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
             )
         )
     return (best, best_ids) if operands.dims is None else (scores, ids)
+
+
+def list_topk(
+    operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+) -> tuple[Tensor, Tensor]:
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    return topk(operands, k, known, checks, lists)

@@ -1,6 +1,5 @@
 """Tensors and operands in the extension's form."""
 
-import math
 from functools import cache
 from os import environ
 from typing import NamedTuple
@@ -9,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..checks import nonfinite_error
-from ..operands import Operands, Prepared
-from ..panels import Panels
+from ..operands import Operands, Panels, Prepared
 from ..scores import Score
 from . import extension, isa, threads, tiers
 
@@ -71,13 +69,12 @@ class Pointers(NamedTuple):
 
 def machine() -> Machine:
     """Return the machine of a call, by the number of threads and the environment."""
-    names = environ.get("KGFAST_CPU_ISA"), environ.get("KGFAST_TIERS")
-    return _machine(threads.count(), *names)
+    return _machine(threads.count(), tiers.MASK.get(), environ.get("KGFAST_CPU_ISA"))
 
 
 @cache
-def _machine(threads: int, *_: str | None) -> Machine:
-    return Machine(isa(), threads, tiers.mask())
+def _machine(threads: int, mask: int, _: str | None) -> Machine:
+    return Machine(isa(), threads, mask)
 
 
 def arguments_of(operands: Operands, bias: Tensor | None) -> tuple[Machine, Pointers]:
@@ -121,76 +118,56 @@ def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
         return None
     if not reads(panels, candidates.score):
         return None
-    features, held = panels.num_features, panels.tensors
+    features, tensors = panels.num_features, panels.tensors
+    addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
     if panels.number_format == INT8_FORMAT:
-        return Packed(features, int8=held["panels"].data_ptr())
-    places = Packed(features, held["panels"].data_ptr(), held["norms"].data_ptr())
-    if "bytes" not in held:
-        return places
-    return places._replace(bytes=held["bytes"].data_ptr(), scale=held["scale"].item())
+        return Packed(features, int8=addresses["panels"])
+    scale = tensors["scale"].item() if "scale" in tensors else 0.0
+    float32 = addresses["panels"], addresses["norms"]
+    return Packed(features, *float32, bytes=addresses.get("bytes", 0), scale=scale)
 
 
 def reads(panels: Panels, score: Score) -> bool:
     """Return whether the sweep in use reads these panels."""
-    if panels.score != score.name:
+    number_format, features = panels.number_format, panels.num_features
+    serves = number_format == INT8_FORMAT and serves_int8(score, features)
+    if panels.score != score.name or not (serves or number_format == "float32"):
         return False
-    serves = panels.number_format == INT8_FORMAT and serves_int8(score, panels.num_features)
-    if panels.number_format != "float32" and not serves:
-        return False
-    shape = panel_shape(panels.number_format, score, panels.num_features)
-    kinds = shape.tensors(panels.num_rows)
-    found = {name: (tuple(it.shape), it.dtype) for name, it in panels.tensors.items()}
-    if "bytes" in found:
-        kinds |= byte_kinds(score, panels.num_rows, panels.num_features)
-    return panels.lanes == shape.lanes and kinds == found
+    has_bytes = "bytes" in panels.tensors
+    kinds = panel_kinds(number_format, score, panels.num_rows, features, has_bytes=has_bytes)
+    return kinds == {name: (tuple(it.shape), it.dtype) for name, it in panels.tensors.items()}
 
 
-class PanelShape(NamedTuple):
-    """Form of candidates in a format."""
-
-    lanes: int  # candidates of a panel
-    panel: tuple[int, ...]  # shape of one panel
-    dtype: torch.dtype
-
-    def tensors(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        count = -(-rows // self.lanes)
-        kinds = {"panels": ((count, *self.panel), self.dtype)}
-        if self.dtype == torch.float32:
-            kinds["norms"] = (count,), torch.float32
-        return kinds
-
-    @property
-    def row_bytes(self) -> float:
-        """Count the bytes of a candidate."""
-        return math.prod(self.panel) * self.dtype.itemsize / self.lanes
-
-
-def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
-    """Return the form of a score without a factor."""
-    if number_format == INT8_FORMAT:
-        return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
-    lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
-    return PanelShape(lanes, (features, planes, lanes), torch.float32)
-
-
-def byte_kinds(
-    score: Score, rows: int, features: int
+def panel_kinds(
+    number_format: str, score: Score, rows: int, features: int, *, has_bytes: bool = False
 ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return shapes and dtypes of the bytes that few queries read before float32 panels."""
-    size = extension.byte_row_bytes(rows, features, score.planes)
-    return {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
+    """Return shapes and dtypes of the tensors of panels, of a score without a factor.
+
+    ``has_bytes`` adds the bytes that few queries read before float32 panels.
+    """
+    if number_format == INT8_FORMAT:
+        shape = -(-rows // _INT8_LANES), extension.int8_bytes(1, features)
+        return {"panels": (shape, torch.int8)}
+    lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
+    count = -(-rows // lanes)
+    kinds = {
+        "panels": ((count, features, planes, lanes), torch.float32),
+        "norms": ((count,), torch.float32),
+    }
+    if has_bytes:
+        size = extension.byte_row_bytes(rows, features, score.planes)
+        kinds |= {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
+    return kinds
 
 
 def serves_bytes(score: Score, features: int) -> bool:
     """Return whether few queries read bytes of such candidates on this machine."""
-    is_served = score.name in _WITH_BYTES and features <= _INT8_FEATURES
-    return is_served and "bytes" in tiers.wanted() and "bytes" in tiers.available(isa())
+    return score.name in _WITH_BYTES and features <= _INT8_FEATURES and tiers.serves("bytes")
 
 
 def serves_int8(score: Score, features: int) -> bool:
     """Return whether the int8 tier reads panels of such candidates on this machine."""
-    is_dot = score.name == "dot" and features <= _INT8_FEATURES
-    return is_dot and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
+    return score.name == "dot" and features <= _INT8_FEATURES and tiers.serves("int8")
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

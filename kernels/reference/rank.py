@@ -31,9 +31,8 @@ def rank_counts(
             else:
                 threshold = target_scores[crop]
             raw = _count_candidates(tiles, threshold, targets)
-            results.append((*raw, *_count_pairs(tiles, threshold, *pairs)))
-    stacked = [torch.stack(column) for column in zip(*results, strict=True)]
-    return Counts(*(column[0] if operands.dims is None else column for column in stacked))
+            results.append(torch.stack((*raw, *_count_pairs(tiles, threshold, *pairs))))
+    return Counts.of(torch.stack(results), operands)
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:

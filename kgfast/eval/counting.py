@@ -209,5 +209,5 @@ def _crops(model: Any, dims: int | Sequence[int]) -> list[Crops]:
         raise ValueError("dims must name at least one crop width")
     widths = crops_of(model, crops)
     if is_nested(model) and None not in widths.values():
-        return [widths]
+        return [dict(sorted(widths.items(), key=lambda crop: crop[1] or 0))]
     return [{dim: width} for dim, width in widths.items()]

@@ -14,8 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.rows import entity_table
 from kgfast.kernels.backend import kernel_of
-from kgfast.kernels.operands import Prepared
-from kgfast.kernels.panels import Panels
+from kgfast.kernels.operands import Panels, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Candidates, candidates_at
@@ -29,7 +28,7 @@ from kgfast.whole_files import write_whole
 _WATCHED = 256  # rows with a number that every call compares, spread evenly
 _KEY, _VERSION = "kgfast_index", 1
 _DTYPES = {torch.float32: "F32", torch.int8: "I8"}
-_PANEL = {"number_format": str, "score": str, "lanes": int, "num_rows": int, "num_features": int}
+_PANEL = {"number_format": str, "score": str, "num_rows": int, "num_features": int}
 _LINE = 64  # bytes; the data of a file begin at a line of the cache, so mapped panels are aligned
 _BLOCK = 1 << 22  # numbers of a table that are hashed at once
 

@@ -12,8 +12,7 @@ from kgfast.graph import KnownTriples
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
-from kgfast.kernels.operands import Prepared
-from kgfast.kernels.panels import Panels
+from kgfast.kernels.operands import Panels, Prepared
 from kgfast.kernels.scores import SCORES, get_score
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import Candidates, check_model

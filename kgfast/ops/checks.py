@@ -175,6 +175,8 @@ def _check_dims(dims: Sequence[int], num_features: int) -> None:
             raise TypeError(f"dims[{position}] must be an int; got {dim!r}")
         if not 1 <= dim <= num_features:
             raise ValueError(f"dims[{position}] must be in 1 .. {num_features}; got {dim}")
+        if position and dim <= dims[position - 1]:
+            raise ValueError(f"dims must increase; dims[{position}] is {dim}")
 
 
 def checked_known(

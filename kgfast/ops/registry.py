@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import kernel_of
-from kgfast.kernels.panels import Panels
+from kgfast.kernels.operands import Panels
 from kgfast.kernels.scores import SCORES, Score
 from kgfast.ops.differentiable import is_transformed, no_autocast
 from kgfast.ops.dispatch import get_backend

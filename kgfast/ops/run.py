@@ -109,6 +109,7 @@ def rank_counts(
     """
     if target_scores is None:
         targets = check_ids("targets", targets, operands.candidates.num_rows, checks)
+    targets = targets.contiguous()
     known = _checked_known(operands, known, checks)
     if not checks.allows_nan:
         check_moves(operands, checks)
@@ -169,7 +170,8 @@ def above(
 def _checked_known(operands: Operands, known: Known, checks: Checks) -> Known:
     """Return known answers with values that are checked, now or later."""
     indices = check_ids("exclude_indices", known.indices, operands.candidates.num_rows, checks)
-    return Known(check_indptr(known.indptr, len(indices), checks=checks), indices)
+    indptr = check_indptr(known.indptr, len(indices), checks=checks)
+    return Known(indptr.contiguous(), indices.contiguous())
 
 
 def losses_of(operands: Operands, backend: str | None = None) -> Losses:

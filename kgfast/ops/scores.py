@@ -37,7 +37,7 @@ def pairwise_scores(
     candidates, score, bias, factor
         As :func:`kgfast.ops.topk` takes them, ``[K, G]``; a bias of -inf makes scores -inf.
     dims : sequence of int, optional
-        Crop widths in features, in any order; one pass over the features serves all crops.
+        Increasing crop widths in features; one pass over the features serves all crops.
 
     Returns
     -------

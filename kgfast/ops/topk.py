@@ -56,7 +56,7 @@ def topk(
         factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
         widest crop.
     dims : sequence of int, optional
-        Crop widths in features. Results get a leading axis ``[len(dims)]``.
+        Increasing crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
         ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
     pad : bool

@@ -12,7 +12,7 @@ import kgfast
 from kgfast import Candidates, Index, KnownTriples, TransE, rank, topk
 from kgfast.kernels import cpu
 from kgfast.kernels.backend import AdamStep
-from kgfast.kernels.panels import Panels
+from kgfast.kernels.operands import Panels
 from support.ranked_models import MODELS, line, random_triples
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -22,7 +22,7 @@ KNOWN = KnownTriples(random_triples(600, ENTITIES, RELATIONS, seed=1))
 SUBSET = torch.arange(0, ENTITIES, 3)
 
 
-PANEL = {"number_format": "float32", "score": "l1", "lanes": 8, "num_rows": 2, "num_features": 2}
+PANEL = {"number_format": "float32", "score": "l1", "num_rows": 2, "num_features": 2}
 
 
 def model_of(name: str = "rotate", seed: int = 0):
@@ -278,9 +278,8 @@ class TestFiles:
         [
             ({"version": 2}, "an index of version 2; this kgfast reads 1"),
             ({"tables": 3}, "other tables"),
-            ({"panels": [{"lanes": 2}]}, "damaged"),
+            ({"panels": [{"num_rows": 2}]}, "damaged"),
             ({"panels": [PANEL | {"number_format": 3}]}, "number_format must be of str; got 3"),
-            ({"panels": [PANEL | {"lanes": "x"}]}, "lanes must be of int; got 'x'"),
             ({"tables": [{"shape": {}}]}, "an index of another score or other tables"),
             ({"score": "x" * 10_000}, "an index of another score"),
         ],
@@ -294,7 +293,7 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         "changed",
-        [{"number_format": "float8"}, {"number_format": "int8"}, {"lanes": 2}, {"lanes": 96}],
+        [{"number_format": "float8"}, {"number_format": "int8"}],
         ids=str,
     )
     def test_panels_of_other_machines_are_refused(self, tmp_path, changed):

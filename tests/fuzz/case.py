@@ -15,7 +15,7 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 from support.problems import table_of
 from support.sampled import threads
-from support.tiers import FORCED, serving
+from support.tiers import FORCED
 
 T = TypeVar("T")
 
@@ -86,9 +86,8 @@ def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
             forced = case.chance(0.4)
             case.note(isa=isa, tiers=",".join(names), forced=forced)
             stack.enter_context(variable("KGFAST_CPU_ISA", isa))
-            stack.enter_context(variable("KGFAST_TIERS", ",".join(names) or "none"))
-            if forced:
-                stack.enter_context(serving(tiers.mask() | FORCED))
+            mask = sum(1 << tiers.TIERS.index(name) for name in names)
+            stack.enter_context(tiers.serving(mask | FORCED * forced))
         stack.enter_context(threads(count))
         yield backend
 

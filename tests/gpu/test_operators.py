@@ -321,7 +321,7 @@ def test_bands_that_overflow_between_streams():
     noise, own = torch.cuda.Stream(), torch.cuda.Stream()
     own.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(own):
-        counted = ops.rank_counts(queries, table, targets, *known, "rotate", dims=[16, 3])
+        counted = ops.rank_counts(queries, table, targets, *known, "rotate", dims=[3, 16])
     with torch.cuda.stream(noise):
         for _ in range(50):
             torch.full((4 << 20,), -1, device="cuda")

@@ -66,6 +66,7 @@ VALUES = [  # operators, a change, the message
     ((*RANKS, *SCORED), {"factor": torch.zeros(N, 2)}, "factor: score rotate takes none"),
     ((*RANKS, *SCORED), {"dims": []}, "dims must name at least one"),
     ((*RANKS, *SCORED), {"dims": [1, 3]}, r"dims\[1\] must be in 1 .. 2; got 3"),
+    ((*RANKS, *SCORED), {"dims": [2, 2]}, r"dims must increase; dims\[1\] is 2"),
     ((*RANKS, *SCORED), {"dims": [0]}, r"dims\[0\] must be in 1 .. 2; got 0"),
     (RANKS, {"exclude_indptr": ids(0, 1, 1), "exclude_indices": ids(9)},
      r"exclude_indices\[0\] must be in 0 .. 5; got 9"),

@@ -37,10 +37,10 @@ from support.sampled import threads
 EACH = pytest.mark.parametrize("name", NAMES)
 EACH_SCORED = pytest.mark.parametrize("name", SCORED)
 EACH_LOSS = pytest.mark.parametrize("name", LOSSES)
-CROPS = pytest.mark.parametrize("dims", [None, [3, 17, 8, 3]], ids=["full", "crops"])
+CROPS = pytest.mark.parametrize("dims", [None, [3, 8, 17]], ids=["full", "crops"])
 CASES = [
     *((name, score, dims) for name in SCORED for score in (*SCORES, *RSCF_SCORES)
-      for dims in (None, [3, 17, 8, 3])),
+      for dims in (None, [3, 8, 17])),
     *((name, score, None) for name in (*LOSSES, *TOTALS) for score in (*SCORES, *RSCF_SCORES)),
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_an_empty_batch(name):
 def test_gradcheck(name, score):
     tensors = doubles(operands(name, score, dim=3))
     tensors[1].data[-1] += 0.1  # a distance has no derivative where both are equal
-    dims = [3, 1] if name in SCORED else None
+    dims = [1, 3] if name in SCORED else None
     with ops.use_backend("reference"):
         assert torch.autograd.gradcheck(
             lambda *them: served(name, them, score, dims), tensors, fast_mode=True

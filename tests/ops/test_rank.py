@@ -110,7 +110,7 @@ def test_too_few_candidates():
     with pytest.raises(ValueError, match=r"queries\[1\] has 1, k is 2 \(pad=True"):
         ops.topk(queries, table, 2, *known, "l1")
     with pytest.raises(ValueError, match="number of candidates, 3; got 4"):
-        ops.topk(queries, table, 4, score="l1", dims=[1, 1])
+        ops.topk(queries, table, 4, score="l1", dims=[1])
     scores, ids = ops.topk(queries, table, 4, *known, "l1", pad=True)
     rest = [-float("inf")]
     assert ids.tolist() == [[0, 1, 2, -1], [1, -1, -1, -1], [0, 1, 2, -1]]

@@ -56,11 +56,11 @@ def test_a_structure_is_taken_apart_and_built_again():
 
     seen: list[tuple] = []
     queries, table, ids = torch.ones(2, 3), torch.ones(4, 3), torch.arange(2)
-    given = operands_of(queries, table, "l1", torch.ones(1), dims=[2, 1])
+    given = operands_of(queries, table, "l1", torch.ones(1), dims=[1, 2])
     for known in (None, Known(ids, ids)):
         assert body(given, k=5, known=known)[0, 0] == 6
         operands, answers, k = seen.pop()
-        assert (operands.score, operands.dims, k) == (given.score, (2, 1), 5)
+        assert (operands.score, operands.dims, k) == (given.score, (1, 2), 5)
         assert operands.table.data_ptr() == table.data_ptr()
         assert answers is known or torch.equal(answers.indices, ids)
     forget(body.name)

@@ -22,8 +22,7 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.panels import PACKING
-from kgfast.kernels.operands import Operands
-from kgfast.kernels.panels import Panels
+from kgfast.kernels.operands import Operands, Panels
 from support import flat
 from support.problems import SCORES
 from support.tiers import FORCED, INT8, lacks, serving

@@ -153,7 +153,7 @@ def make_problem(
     if pick.random() < 0.3:
         kwargs["candidate_ids"] = torch.randperm(rows, generator=generator)[: pick.randint(1, rows)]
     if pick.random() < 0.4:
-        kwargs["dims"] = [pick.randint(1, dim) for _ in range(pick.randint(1, 3))]
+        kwargs["dims"] = sorted({pick.randint(1, dim) for _ in range(pick.randint(1, 3))})
     note = f"{seed=} {many=} {score} {kind} {dtype} {layouts} {dim=} {rows=} {batch=} {[*kwargs]}"
     table = strided(table, layouts[1])
     return Problem((queries, table, targets, indptr, indices, score), kwargs, note)

@@ -56,7 +56,7 @@ def make_sampled(seed: int, rows: int, kinds: Sequence[str] = KINDS) -> Sampled:
         bias = torch.randn(count if pick.random() < 0.7 else 1, generator=generator)
     dims = None
     if pick.random() < 0.4:
-        dims = [pick.randint(1, dim) for _ in range(pick.randint(1, 4))]
+        dims = sorted({pick.randint(1, dim) for _ in range(pick.randint(1, 4))})
     note = (
         f"seed={seed} {score} {kind} {dtype} {layout} dim={dim} rows={count} batch={batch} {dims}"
     )
@@ -80,7 +80,7 @@ def make_moved(seed: int, rows: int) -> Sampled:
     layouts = [pick.choice(["plain", "rows", "columns"]) for _ in range(3)]
     queries, table, factor = map(strided, (torch.cat(parts, 1), table, factor), layouts)
     bias = normal(count) if pick.random() < 0.4 else None
-    dims = [pick.randint(1, dim) for _ in range(3)] if pick.random() < 0.4 else None
+    dims = sorted({pick.randint(1, dim) for _ in range(3)}) if pick.random() < 0.4 else None
     note = f"{seed=} {score} {dtype} {layouts} {has_factor=} {dim=} rows={count} {batch=} {dims}"
     return Sampled(queries, table, score, bias, dims, note, factor if has_factor else None)
 

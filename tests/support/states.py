@@ -1,18 +1,10 @@
 """Global states of torch and of the processor, which change no result."""
 
-import ctypes
-import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 
-# Modes of fenv.h.
-_BY_MACHINE = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}
-ROUNDINGS = dict(
-    zip(("down", "up", "to zero"), _BY_MACHINE.get(platform.machine(), ()), strict=False)
-)
-C = ctypes.CDLL(None)
 STATES = (
     *("float64", "bfloat16", "float16", "flush", "meta", "inference", "no_grad", "autocast"),
     *("deterministic", "anomaly", "poisoned"),
@@ -21,7 +13,7 @@ STATES = (
 
 @contextmanager
 def state(*names: str) -> Iterator[None]:
-    """Set some of :data:`STATES` or one of :data:`ROUNDINGS` for a scope."""
+    """Set some of :data:`STATES` for a scope."""
     with ExitStack() as stack:
         for name in names:
             _enter(stack, name)
@@ -46,10 +38,8 @@ def _enter(stack: ExitStack, name: str) -> None:
         stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
     elif name == "anomaly":
         stack.enter_context(torch.autograd.set_detect_anomaly(True))
-    elif name in ("deterministic", "poisoned"):
+    else:
+        assert name in ("deterministic", "poisoned")
         stack.callback(torch.use_deterministic_algorithms, False)
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = True
-    else:
-        stack.callback(C.fesetround, C.fegetround())
-        assert C.fesetround(ROUNDINGS[name]) == 0

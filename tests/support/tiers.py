@@ -1,14 +1,14 @@
 """The CPU backend with tiers that a test names, held against what it computes without."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import tiers, views
+from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu.tiers import serving as serving
 
 INT8, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
@@ -34,15 +34,6 @@ def in_a_line() -> str:
     """Say by which tiers tests have run here."""
     own = f", beside {cpu.isa()}" if cpu.is_available() else ""
     return f"kgfast: tiers here: {', '.join(found()) or 'none'}{own}"
-
-
-@contextmanager
-def serving(mask: int) -> Iterator[None]:
-    """Let only the tiers of a mask serve."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiers, "mask", lambda: mask)
-        patch.setattr(views, "_machine", lambda count, *_: views.Machine(cpu.isa(), count, mask))
-        yield
 
 
 def pairs_of(call: Callable[[], Results]) -> tuple[list[int], Results]:

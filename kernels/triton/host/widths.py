@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
-    """Return rising widths and the start of each in ``out [C, ...]``, ``[C, 2]``, without waits."""
+    """Return the widths and the start of each in ``out [C, ...]``, ``[C, 2]``, without waits."""
     order = torch.empty(len(crops), 2, dtype=torch.int64, device=out.device)
-    places = sorted(range(len(crops)), key=crops.__getitem__)
-    for row, place in zip(order, places, strict=True):
+    for place, row in enumerate(order):
         row[0].fill_(crops[place])
         row[1].fill_(place * out.stride(0))
     return order
@@ -29,14 +28,11 @@ def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tens
 
     A crop adds to its own features, so the sum grows towards the first range.
     """
-    order = sorted(range(len(dims)), key=dims.__getitem__, reverse=True)
-    coefficient = grad[order[0]]
-    for i, crop in enumerate(order):
-        if i:
+    coefficient = grad[-1]
+    for crop in reversed(range(len(dims))):
+        if crop + 1 < len(dims):
             coefficient = coefficient + grad[crop]
-        low = dims[order[i + 1]] if i + 1 < len(order) else 0
-        if dims[crop] > low:
-            yield low, dims[crop], coefficient
+        yield dims[crop - 1] if crop else 0, dims[crop], coefficient
 
 
 def over_norms(values: Tensor, norms: Tensor) -> Tensor:

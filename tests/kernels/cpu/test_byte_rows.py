@@ -151,7 +151,7 @@ def test_numbers_at_the_ends_of_the_range(score):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_few_queries_read_the_bytes(monkeypatch, score):
+def test_few_queries_read_the_bytes(score):
     """Wrong bytes would be seen, by few queries that ask for few answers and by no others."""
     width = 16 * get_score(score).planes
     table = rows_of("normal", 4_000, width)
@@ -165,7 +165,7 @@ def test_few_queries_read_the_bytes(monkeypatch, score):
     assert not torch.equal(found[0], expected[0])
     assert not torch.equal(found[1], expected[1])
     assert torch.equal(found[2], expected[2])
-    monkeypatch.setenv("KGFAST_TIERS", "none")
-    assert PACKING.reads(own.panels)
-    found = run.topk(Operands(queries[:1], own), 1, None, CHECKS)[1]
+    with serving(0):
+        assert PACKING.reads(own.panels)
+        found = run.topk(Operands(queries[:1], own), 1, None, CHECKS)[1]
     assert torch.equal(found, expected[0])

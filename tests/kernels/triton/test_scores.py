@@ -200,7 +200,7 @@ def test_long_lists_are_cut(engine, dtype, monkeypatch) -> None:
     from kgfast.kernels.triton.host import gradients
 
     monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
-    problem = problem_of("rotate", 3, 9, 5, dtype, dims=[5, 2])
+    problem = problem_of("rotate", 3, 9, 5, dtype, dims=[2, 5])
     index = torch.randint(9, (3, 11), generator=torch.Generator().manual_seed(5))
     index[:, 2:9] = 7  # a hot id
     check(engine, problem, index)
