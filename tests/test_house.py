@@ -155,7 +155,6 @@ MEANINGS = {
     "losses": "losses over all candidates",
     "med": "croppable embeddings",
     "negatives": "sampled negatives",
-    "panels": "packed candidates",
     "passes": "operations of losses on scores",
     "prediction": "the best answers to queries",
     "pull": "the pull of a distance's gradient",

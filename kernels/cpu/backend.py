@@ -15,33 +15,15 @@ from ..losses import Losses
 from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import updates
-from .above import above
+from .above import above as above
 from .backward import indexed_backward, pairwise_backward
 from .panels import PACKING
 from .passes import ADVERSARIAL, PASSES
-from .rank import list_counts, rank_counts
-from .scores import scores
-from .topk import list_topk, topk
-
-__all__ = [
-    "above",
-    "adversarial",
-    "backward",
-    "defers_checks",
-    "list_counts",
-    "list_topk",
-    "loss_plan",
-    "losses",
-    "name",
-    "negatives",
-    "packing",
-    "passes",
-    "precisions",
-    "rank_counts",
-    "row_updates",
-    "scores",
-    "topk",
-]
+from .rank import list_counts as list_counts
+from .rank import rank_counts as rank_counts
+from .scores import scores as scores
+from .topk import list_topk as list_topk
+from .topk import topk as topk
 
 _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
 _LOSS_KEPT = 12 << 20  # scores: 48 MiB

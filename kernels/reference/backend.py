@@ -12,27 +12,11 @@ from ..losses import Losses
 from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from ..passes import TORCH_PASSES
-from .listed import list_counts, list_topk
+from .listed import list_counts as list_counts
+from .listed import list_topk as list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk
-
-__all__ = [
-    "above",
-    "backward",
-    "defers_checks",
-    "list_counts",
-    "list_topk",
-    "loss_plan",
-    "losses",
-    "name",
-    "negatives",
-    "passes",
-    "precisions",
-    "rank_counts",
-    "scores",
-    "topk",
-]
 
 _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 

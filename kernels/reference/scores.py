@@ -18,6 +18,7 @@ from .canonical import crop_gradients, crop_scores
 
 _TILE = 1 << 16  # scores of all crops at once: temporaries of 512 KiB stay in the cache
 _GATHERED = 1 << 20  # numbers of gathered rows at once: 8 MiB
+_DOUBLE = torch.float64
 
 _Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and factor, broadcasting
 
@@ -82,22 +83,32 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
     """
     grad = grad.reshape(len(operands.crops), index.numel())  # [C, B * K]
     pair_queries, ids = _pairs(index)
-    of_queries = of_rows = of_factor = distinct = None
-    table, factor = operands.table, operands.factor
-    if need.queries:
-        of_queries = torch.zeros_like(operands.queries, memory_format=torch.contiguous_format)
-        _sum_by_owner(0, of_queries, grad, operands, (pair_queries, ids, pair_queries))
-    if need.table or need.factor:
-        distinct, owner = ids.unique(return_inverse=True)
-        order = owner.argsort(stable=True)
-        pairs = pair_queries[order], ids[order], owner[order]
-        if need.table:
-            of_rows = table.new_zeros(len(distinct), table.shape[1])
-            _sum_by_owner(1, of_rows, grad[:, order], operands, pairs)
-        if need.factor and factor is not None:
-            of_factor = factor.new_zeros(len(distinct), factor.shape[1])
-            _sum_by_owner(2, of_factor, grad[:, order], operands, pairs)
-    return Gradients(of_queries, of_rows, of_factor, distinct)
+    distinct, owners = ids.unique(return_inverse=True)
+    count, inputs = len(distinct), (operands.queries, operands.table, operands.factor)
+    of_queries, of_table, of_factor = (
+        None if rows is None or not needed else rows.new_zeros(size, rows.shape[1], dtype=_DOUBLE)
+        for rows, needed, size in zip(
+            inputs, need, (operands.num_queries, count, count), strict=True
+        )
+    )
+    sums = (of_queries, pair_queries), (of_table, owners), (of_factor, owners)
+    for part in _parts(len(ids), operands.table.shape[1]):
+        gathered = _gathered(operands, pair_queries[part], ids[part])
+        for place, (total, rows) in enumerate(sums):
+            if total is None:
+                continue
+            gradients = crop_gradients(
+                place, grad[:, part], gathered, operands.score, operands.crops
+            )
+            for column, gradient in gradients:
+                # Unlike index_add_, this sums in a fixed order on every device.
+                total[:, column].index_put_((rows[part],), gradient, accumulate=True)
+    results = [
+        None if total is None or rows is None else total.to(rows.dtype)
+        for (total, _), rows in zip(sums, inputs, strict=True)
+    ]
+    is_of_rows = need.table or need.factor
+    return Gradients(*results, ids=distinct if is_of_rows else None)
 
 
 def _as_multiplied(operands: Operands) -> Operands:
@@ -122,11 +133,7 @@ def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
 def _sum_over_pairs(
     place: int, grad: Tensor, operands: Operands, dtype: torch.dtype | None
 ) -> Tensor | None:
-    everything: tuple[Tensor, Tensor, Tensor | None] = (
-        operands.queries,
-        operands.table,
-        operands.factor,
-    )
+    everything = operands.queries, operands.table, operands.factor
     rows, axis = everything[place], 0 if place == 0 else 1  # rows and axis in grad[0]
     if rows is None:
         return None
@@ -149,35 +156,6 @@ def _sum_over_pairs(
                 total[:, column] += gradient.sum(1 - axis)
         result[block] = total.to(result.dtype)
     return result
-
-
-def _sum_by_owner(
-    place: int,
-    result: Tensor,
-    grad: Tensor,
-    operands: Operands,
-    pairs: tuple[Tensor, Tensor, Tensor],
-) -> None:
-    """Fill ``result [U, *]`` with the gradients of operand ``place``, summed by owner.
-
-    ``pairs`` are the query, the id and the owner of each pair, by rising owner; an owner that spans
-    two parts hands its float64 sum on.
-    """
-    rows, ids, owners = pairs
-    carry, last = result.new_empty(0), -1
-    for part in _parts(len(owners), operands.table.shape[1]):
-        owner = owners[part]
-        first, previous, last = int(owner[0]), last, int(owner[-1])
-        total = grad.new_zeros(last - first + 1, result.shape[1], dtype=torch.float64)
-        if first == previous:
-            total[0] = carry
-        gathered = _gathered(operands, rows[part], ids[part])
-        gradients = crop_gradients(place, grad[:, part], gathered, operands.score, operands.crops)
-        for column, gradient in gradients:
-            # Unlike index_add_, this sums in a fixed order on every device.
-            total[:, column].index_put_((owner - first,), gradient, accumulate=True)
-        result[first : last + 1] = total.to(result.dtype)
-        carry = total[-1]
 
 
 def _gathered(operands: Operands, rows: Tensor, ids: Tensor) -> _Rows:
