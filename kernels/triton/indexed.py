@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
+from ..sampled import Sampled
 from .device.arguments import Out, TileShape
-from .device.gather import gather_scores
-from .host import configs
+from .device.gather import ListedRows, gather_scores
 from .host import launch as launcher
 from .host.gradients import ListGradients
 from .host.pull import SlopeFactors
@@ -18,6 +18,7 @@ from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
+MOVED_REGISTERS = 160  # for queries that a factor moves; uncapped, ptxas spills scalars
 
 
 def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
@@ -29,28 +30,49 @@ def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
     return out[0] if operands.dims is None else out
 
 
-def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
-    """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1."""
+def fill_indexed(
+    out: Tensor, operands: Operands, index: Tensor, listed: ListedRows | None = None
+) -> None:
+    """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1.
+
+    With ``listed``, targets come first, and ``out`` has a column more than the index.
+    """
     if not out.numel():
         return
-    views, form, order = views_of(operands), form_of(operands), crop_order(operands.crops, out)
-    step = configs.MAX_GRID * GATHER_PAIRS
-    for first in range(0, index.shape[1], step):
-        part = index[:, first : first + step]
-        launcher.launch(
-            gather_scores,
-            (len(index), -(-part.shape[1] // GATHER_PAIRS)),
-            {
-                "views": views,
-                "index": plane_of(part),
-                "out": Out(out[:, :, first:], out.stride(1), order, None),
-                "num_candidates": part.shape[1],
-                "num_crops": len(operands.crops),
-                "FORM": form,
-                "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
-            },
-            num_warps=2,
-        )
+    (crops, count, width), dims = out.shape, operands.dims
+    is_capped = operands.has_factor and launcher.architecture(out.device) > 0
+    launcher.launch(
+        gather_scores,
+        (count * -(-width // GATHER_PAIRS),),
+        {
+            "views": views_of(operands),
+            "index": plane_of(index),
+            "listed": listed,
+            "out": Out(out, out.stride(1), None if dims is None else crop_order(dims, out), None),
+            "num_candidates": width,
+            "num_features": operands.num_features,
+            "num_crops": crops,
+            "FORM": form_of(operands),
+            "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
+        },
+        num_warps=2,
+        **launcher.capped(MOVED_REGISTERS if is_capped else None),
+    )
+
+
+def fill_listed(
+    out: Tensor, operands: Operands, sampled: Sampled, index: Tensor, status: Tensor
+) -> None:
+    """Write scores of targets and negatives ``[1, B, 1 + K]``, and their ids, which are clamped.
+
+    ``status [1]`` is set to 1 if an id was clamped.
+    """
+    targets, negatives = sampled.targets, sampled.negatives
+    assert targets is not None
+    assert negatives is not None
+    rows = operands.candidates.num_rows
+    listed = ListedRows(targets, targets.stride(0), index, rows, status)
+    fill_indexed(out, operands, negatives, listed)
 
 
 def indexed_gradients(

@@ -13,41 +13,31 @@ from torch import Tensor
 from ..labels import LossNeed
 from ..operands import Operands
 from .device.arguments import SweepTile, TileShape
-from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
-from .device.fused_losses import (
-    Factors,
-    GradTile,
-    Product,
-    Weighted,
+from .device.finish import STRIPE_COLUMNS, Splits
+from .device.losses import (
+    RowLabels,
+    TileLoss,
+    TileResults,
+    Variant,
     distance_losses,
-    multiply_slopes,
     product_losses,
 )
-from .device.losses import RowLabels, TileLoss, TileResults, Variant
-from .device.negatives import RowInputs
 from .device.pull import Striped, Stripes
 from .device.score_tiles import ScorePanels
 from .host import configs
 from .host import launch as launcher
 from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.products import BF16_MULTIPLE, Products, QueryProducts, precision_of
 from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
-from .host.views import form_of, packed_planes, plane_of, vector_of
+from .host.views import form_of, packed_planes, vector_of
 
 CHUNK_BYTES = 40 << 20  # bytes of slopes, and of packed candidates without other memory
 PANEL_BYTES = 24 << 20  # bytes of packed candidates without slopes
 QUERY_BYTES = 2 << 20  # bytes of packed queries; at least a tile
-PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candidates
-PRODUCT_PROGRAMS = 512  # programs that fill a machine
 LOSS_REGISTERS = 128  # registers of a thread, for 16 warps per multiprocessor
 ROOT_REGISTERS = 168  # if slopes are divided by the root, which lives as long as the slopes
-PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
-MASKED_REGISTERS = 255  # for 8 warps, or negatives with masks: as many warps as with 168
-UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
-DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
-BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
-BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
-GRAD_TILE = GradTile(64, 64)
+LARGE_REGISTERS = 255  # for 8 warps: as many warps as with 168
 
 
 class Owed(NamedTuple):
@@ -76,9 +66,7 @@ class LossTiles(Protocol):
     of_queries: Tensor | None
     of_table: Tensor | None
 
-    def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
-    ) -> None:
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Compute row sums and slopes of all queries with a chunk."""
         ...
 
@@ -97,7 +85,7 @@ class LossTiles(Protocol):
 
 def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
     """Choose the way of a loss over the candidates, by the score."""
-    return (Distances if operands.score.monotone else Products)(operands, arch, need)
+    return (Distances if operands.score.monotone else ProductTiles)(operands, arch, need)
 
 
 class Distances:
@@ -109,8 +97,7 @@ class Distances:
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
         self._operands, count = operands, operands.num_queries
-        filled = len(operands.table), arch, launcher.num_multiprocessors(operands.table.device)
-        swept = configs.loss_tile(operands.score, count, *filled)
+        swept = configs.filled_tile(operands, arch)
         of_query, of_row = (
             4 * operands.num_features * planes for planes in packed_planes(operands)
         )
@@ -139,7 +126,7 @@ class Distances:
         height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
-        of_roots = MASKED_REGISTERS if swept.num_warps > 4 else ROOT_REGISTERS
+        of_roots = LARGE_REGISTERS if swept.num_warps > 4 else ROOT_REGISTERS
         most = of_roots if operands.score.root else LOSS_REGISTERS
         self._options = {"maxnreg": most} if arch else {}
         self._sums: QuerySums | None = None
@@ -148,18 +135,13 @@ class Distances:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
             self.of_queries = make(queries.shape, dtype=torch.float32)
 
-    def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
-    ) -> None:
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Pack the chunk, and the queries once if these fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self._swept
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
         panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
-        bias, options = part.candidates.whole_bias, self._options
-        has_more = part.score.root or part.has_factor
-        if options and isinstance(labels, RowInputs) and (has_more or labels.mask is not None):
-            options = {"maxnreg": MASKED_REGISTERS}
+        bias = part.candidates.whole_bias
         for rows in self._blocks:
             if self._packed is None or len(self._blocks) > 1:
                 block = self._operands.of_queries(rows)
@@ -179,7 +161,7 @@ class Distances:
                     "VARIANT": Variant(form_of(self._operands), self.tile, loss),
                 },
                 num_warps=swept.num_warps,
-                **options,
+                **self._options,
             )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
@@ -215,7 +197,7 @@ class Distances:
             self._sums.finish(self.of_queries, adds=False)
 
 
-class Products:
+class ProductTiles:
     """Products, on tensor cores if there are any.
 
     Operands of precision ``bf16`` are rounded first: the queries once, the table chunk by chunk.
@@ -226,32 +208,16 @@ class Products:
         queries, table = operands.queries, operands.table
         self.of_table = table.new_empty(table.shape) if need.table else None
         dim, is_rounded = operands.num_features, operands.precision == "bf16"
-        is_even = is_rounded or all(
-            it.stride(0) % 4 == 0 and it.stride(1) == 1 and it.data_ptr() % 16 == 0
-            for it in (queries, table)
-        )
-        self._grad_multiple = 4 if is_even and dim % 4 == 0 else 1
-        multiple = BF16_MULTIPLE if is_rounded else self._grad_multiple
-        precision = precision_of(operands, arch)
-        depth = BF16_DEPTH if precision == "bf16" else DEPTH
-        self._product = Product(depth, precision, multiple)
-        self.tile: TileShape | SweepTile
-        filled = len(table), arch, launcher.num_multiprocessors(table.device)
-        self.tile, self._num_warps = product_tile(count, *filled, is_even=multiple > 1)
-        self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
-        # One product of bf16 is short beside the reduction of its scores: two programs fit.
-        has_room = arch == 90 and precision == "bf16"
-        self._score_registers = LOSS_REGISTERS if has_room else PRODUCT_REGISTERS
-        # On sm_120 either gradient would spill.
-        self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
-        self._query_registers = UNEVEN_REGISTERS if is_uneven else self._table_registers
-        self._queries, of_slope, of_row = queries, 4, 0
+        of_slope, of_row = 4, 0
         if is_rounded:
-            self._queries, of_slope = _room_for(count, queries), 2
-            self._queries[:, :dim].copy_(queries)
+            of_slope, rounded = 2, _room_for(count, dim, queries)
+            rounded[:, :dim].copy_(queries)
+            queries = rounded
             is_stored = table.dtype == torch.bfloat16 and table.is_contiguous()
             is_stored &= dim % BF16_MULTIPLE == 0 and table.data_ptr() % 16 == 0
-            of_row = 0 if is_stored else 2 * self._queries.shape[1]
+            of_row = 0 if is_stored else 2 * queries.shape[1]
+        self._products = Products(queries, table, precision_of(operands, arch), arch)
+        self.tile: TileShape | SweepTile = self._products.tile
         width = len(table)
         if any(need):
             width = CHUNK_BYTES // (of_slope * count + of_row)
@@ -260,57 +226,44 @@ class Products:
         self.width = _whole_tiles(width, self.tile.lanes)
         self._room: Tensor | None = None
         if of_row:
-            self._room = _room_for(min(self.width, len(table)), queries)
+            self._room = _room_for(min(self.width, len(table)), dim, queries)
+        self._sums: QueryProducts | None = None
         self.of_queries: Tensor | None = None
-        self._splits: Splits | None = None
-        self._adds = False
         if need.queries:
-            tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
-            room = PARTIAL_BYTES // (4 * count * dim)
-            steps = min(self.width, len(table)) // (4 * depth)
-            splits = max(1, min(PRODUCT_PROGRAMS // tiles, room, steps))
             self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
-            self._partial = self.of_queries[None]
-            if splits > 1:
-                self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
-                self._splits = Splits(self._partial, self.of_queries, dim)
+            most, depth = min(self.width, len(table)), self._products.product.depth
+            self._sums = QueryProducts(self.of_queries, most, depth)
 
-    def score(
-        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: TileLoss
-    ) -> None:
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Multiply operands in place, or rounded operands."""
         part, rows = self._operands.of_rows(chunk), self._rows(chunk)
         bias, count = part.candidates.whole_bias, len(part.table)
         if self._room is not None:
             rows[:, : part.num_features].copy_(part.table)
+        products = self._products
         launcher.launch(
             product_losses,
             (-(-part.num_queries // self.tile.rows), -(-count // self.tile.lanes)),
             {
-                "factors": Factors(
-                    plane_of(self._queries),
-                    plane_of(rows),
-                    None if bias is None else vector_of(bias),
-                ),
+                "factors": products.factors(rows, bias),
                 "labels": labels,
                 "result": result,
                 "num_queries": part.num_queries,
                 "num_candidates": count,
-                "num_features": self._queries.shape[1],
-                "VARIANT": Variant(form_of(part), self.tile, loss, self._product),
+                "num_features": products.queries.shape[1],
+                "VARIANT": Variant(form_of(part), self.tile, loss, products.product),
             },
-            num_warps=self._num_warps,
-            **({"maxnreg": self._score_registers} if self._has_cores else {}),
+            num_warps=products.num_warps,
+            **products.options,
         )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Multiply the slopes with the table's rows, and with the queries."""
-        if self.of_queries is not None:
-            rows, splits = self._rows(chunk), len(self._partial)
-            self._multiply(slopes, rows, self._partial[0], splits=splits, adds=self._adds)
-            self._adds = True
+        if self._sums is not None:
+            self._sums.add(self._products, slopes, self._rows(chunk))
         if self.of_table is not None:
-            self._multiply(slopes, self._queries, self.of_table[chunk], splits=0, adds=False)
+            of_rows, queries = self.of_table[chunk], self._products.queries
+            self._products.multiply(slopes, queries, of_rows, splits=0, adds=False)
 
     def _rows(self, chunk: slice) -> Tensor:
         """Return rows of the chunk in place, or the rows that :meth:`score` rounded."""
@@ -320,69 +273,19 @@ class Products:
 
     def owed(self) -> Owed | None:
         """Return the splits of the sum over candidates."""
-        if self._splits is None or self.of_queries is None:
-            return None
-        numbers = self.of_queries.numel()
-        return Owed(self._splits, len(self._partial), -(-numbers // SUMMED))
+        owed = None if self._sums is None else self._sums.owed
+        return None if owed is None else Owed(*owed)
 
     def settle(self) -> None:
         """Add the splits."""
-        if self._splits is not None and self.of_queries is not None:
-            torch.sum(self._partial, 0, out=self.of_queries)
-
-    def _multiply(
-        self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
-    ) -> None:
-        """Multiply slopes; ``splits`` of the sum for queries, or 0 for rows of the table."""
-        product = self._product
-        if others.dtype == torch.float32 and product.precision in ("bf16x3", "tf32x2"):
-            product = product._replace(precision="tf32x3")
-        registers = self._query_registers if splits else self._table_registers
-        tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
-        launcher.launch(
-            multiply_slopes,
-            (*tiles, max(1, splits)),
-            {
-                "weighted": Weighted(slopes, slopes.stride(0), plane_of(others), plane_of(grad)),
-                "num_rows": len(grad),
-                "num_others": len(others),
-                "num_features": grad.shape[1],
-                "TILE": GRAD_TILE._replace(
-                    of_queries=splits > 0, adds=adds, multiple=self._grad_multiple
-                ),
-                "PRODUCT": product,
-            },
-            num_warps=4,
-            **({"maxnreg": registers} if self._has_cores else {}),
-        )
+        if self._sums is not None:
+            self._sums.finish()
 
 
-def product_tile(
-    num_queries: int, num_candidates: int, arch: int, multiprocessors: int, *, is_even: bool
-) -> tuple[TileShape, int]:
-    """Return the tile of products for numbers of queries and candidates, and the warps.
-
-    On sm_90 each warp group has its own 64 rows. Two groups that share 64 rows make two products of
-    three twice, and pass sums on through shared memory: 18 barriers per step, not 2. ``is_even`` is
-    True if rows are read in fours; if not, four warps would spill on small GPUs.
-    """
-    has_room = arch >= 90 and is_even
-    if num_queries <= 16:
-        return TileShape(16, 128 if has_room else 64), 4
-    if not has_room:
-        return TileShape(64, 64), 8 if arch in (86, 89, 120) and not is_even else 4
-    if arch == 90:
-        is_filled = -(-num_queries // 128) * -(-num_candidates // 64) >= multiprocessors
-        has_rows = num_queries > 64 and is_filled
-        return (TileShape(128, 64), 8) if has_rows else (TileShape(64, 64), 4)
-    return TileShape(64, 128), 8
-
-
-def _room_for(count: int, queries: Tensor) -> Tensor:
-    """Make memory for rows as wide as queries in bfloat16, filled up with zeros."""
-    dim = queries.shape[1]
+def _room_for(count: int, dim: int, like: Tensor) -> Tensor:
+    """Make memory for rows in bfloat16, filled up with zeros."""
     width = -(-dim // BF16_MULTIPLE) * BF16_MULTIPLE
-    room = queries.new_empty(count, width, dtype=torch.bfloat16)
+    room = like.new_empty(count, width, dtype=torch.bfloat16)
     if width > dim:
         room[:, dim:].zero_()
     return room
@@ -392,17 +295,3 @@ def _whole_tiles(width: int, lanes: int) -> int:
     """Return the candidates of a chunk: whole tiles if one fits, at most those of a launch."""
     width = max(1, min(width, configs.MAX_GRID * lanes))
     return width // lanes * lanes or width
-
-
-def precision_of(operands: Operands, arch: int) -> str:
-    """Choose the way of computing products; see device/fused_losses.py."""
-    dtype = operands.table.dtype
-    if not arch:
-        return "ieee"
-    if operands.precision == "bf16":
-        return "bf16"
-    if dtype == torch.bfloat16:
-        return "bf16x3"
-    if torch.get_float32_matmul_precision() != "highest":
-        return "tf32"
-    return "tf32x2" if dtype == torch.float16 else "tf32x3"

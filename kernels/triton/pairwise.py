@@ -1,9 +1,8 @@
 """Scores of all pairs on a GPU, and gradients.
 
 Distances are swept in tiles (device/score_tiles.py), and slopes carried to both sides at once
-(device/pull.py). ``dot`` is a GEMM, which goes to the vendor's library in chunks, with torch's own
-float32 matmul precision (IEEE unless the user allows less). With ``dims``, scores of ``dot`` are
-swept in IEEE float32, all crops in one pass.
+(device/pull.py). ``dot`` is multiplied on tensor cores (device/products.py). With ``dims``, scores
+of ``dot`` are swept in IEEE float32, all crops in one pass.
 
 Memory: 20 MiB of packed operands; backward 16 MiB of partial sums, 8 MiB of float32 sums of rows in
 half precision and, for ``l2`` and crops, 16 MiB of coefficients.
@@ -22,11 +21,10 @@ from .host import launch as launcher
 from .host.gradients import (
     Accumulators,
     add_gradients,
-    float_chunks,
-    no_autocast,
     row_cap,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.products import Products, precision_of
 from .host.pull import RowSums, SlopeFactors, blocks_of
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
@@ -52,9 +50,10 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
         return
     form, dims, crops = form_of(operands), operands.dims, operands.crops
     if not operands.score.monotone and dims is None:
-        _multiply(out[0], operands)
+        products = Products(operands.queries, operands.table, precision_of(operands, arch), arch)
+        products.score(out[0], operands.table, operands.candidates.whole_bias, form)
         return
-    tile = configs.tile_for(operands.score, operands.num_queries, arch, len(crops))
+    tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
     height = QUERY_BYTES // of_query // tile.queries * tile.queries
     width = min(CANDIDATE_BYTES // of_row // tile.candidates, configs.MAX_GRID) * tile.candidates
@@ -88,15 +87,6 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
             )
 
 
-def _multiply(out: Tensor, operands: Operands) -> None:
-    """Compute ``dot`` by GEMM; the table is converted in chunks if need be."""
-    with no_autocast(out.device):
-        for columns, rows in float_chunks(operands.table):
-            torch.mm(operands.queries, rows.T, out=out[:, columns])
-    if operands.bias is not None:
-        out += operands.bias
-
-
 def _gather_all(out: Tensor, operands: Operands) -> None:
     """Score without tiles, if no packed tile fits the scratch (tens of thousands of features)."""
     index = torch.arange(len(operands.table), dtype=torch.int64, device=out.device)
@@ -119,7 +109,7 @@ def all_gradients(
     gradients = _new_gradients(operands, need)
     is_narrow = max(operands.crops) < operands.num_features
     if is_narrow or not grad.numel():
-        for part in (gradients.table, gradients.factor):
+        for part in (gradients.queries, gradients.table, gradients.factor):
             if part is not None:
                 part.zero_()
     if not grad.numel():
@@ -127,7 +117,7 @@ def all_gradients(
     with launcher.serving(operands.table.device) as arch:
         takes_root = operands.score.root and not over_roots
         for columns, parts in _blocks(operands, grad, takes_root=takes_root):
-            is_single = operands.score.monotone and len(parts) == 1
+            is_single = len(parts) == 1
             of_table, of_factor = (
                 None if whole is None else RowSums(whole[columns], is_single=is_single)
                 for whole in (gradients.table, gradients.factor)
@@ -135,7 +125,7 @@ def all_gradients(
             for rows in parts:
                 of_queries = None if gradients.queries is None else gradients.queries[rows]
                 block = operands.of_queries(rows).of_rows(columns)
-                sums = Accumulators(of_queries, of_table, of_factor)
+                sums = Accumulators(of_queries, columns.start > 0, of_table, of_factor)
                 coefficients = grad[:, rows, columns]
                 if takes_root:
                     coefficients = _over_roots(coefficients, block, arch)
@@ -147,10 +137,10 @@ def all_gradients(
 
 
 def _new_gradients(operands: Operands, need: Need) -> Gradients:
-    """Make contiguous gradients: zeros for queries, to add to; empty ones for rows."""
+    """Make memory for contiguous gradients."""
     queries, table, factor = operands.queries, operands.table, operands.factor
     return Gradients(
-        queries.new_zeros(queries.shape) if need.queries else None,
+        queries.new_empty(queries.shape) if need.queries else None,
         table.new_empty(table.shape) if need.table else None,
         factor.new_empty(factor.shape) if need.factor and factor is not None else None,
     )
@@ -173,8 +163,7 @@ def _blocks(
         height = max(1, min(parts[0].stop, pairs // _LEAST_COLUMNS))
         width = max(1, pairs // height)
         parts = [slice(i, i + height) for i in range(0, num_queries, height)]
-    is_single = operands.score.monotone and len(parts) == 1
-    width = min(width, num_rows if is_single else row_cap(operands))
+    width = min(width, num_rows if len(parts) == 1 else row_cap(operands))
     for j in range(0, num_rows, width):
         yield slice(j, j + width), parts
 

@@ -5,11 +5,23 @@ element of rotate beside about 7 issue slots. A sum is reduced over lanes once p
 not once per element.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 from .arguments import Views, load_as
 from .terms import Query, add_term, load_candidate, load_query, score_of, stored_move
+
+
+class ListedRows(NamedTuple):
+    """Targets before the ids, and memory for all of them, clamped to rows of the table."""
+
+    targets: Any  # [B]
+    step: int
+    index: Any  # [B, num_candidates]
+    num_rows: int
+    status: Any  # [1] set to 1 if an id was clamped
 
 
 @triton.jit
@@ -18,12 +30,28 @@ def as_row(q):
     return Query(q.re[None, :], q.im[None, :], q.w_re[None, :], q.w_im[None, :], q.a[None, :])
 
 
-@triton.jit(do_not_specialize=["num_candidates", "num_crops"])
+@triton.jit
+def listed_ids(listed, p_ids, step_of_ids, query, place, num_candidates):
+    """Return the target of a query, or the id at ``place - 1`` of its list; store them clamped."""
+    o = tl.minimum(tl.maximum(place - 1, 0), num_candidates - 2)
+    target = tl.load(listed.targets + query * listed.step)
+    id = tl.where(place == 0, target, tl.load(p_ids + o * step_of_ids))
+    safe = tl.minimum(tl.maximum(id, 0), listed.num_rows - 1)
+    is_inside = place < num_candidates
+    tl.store(listed.index + query * num_candidates + place, safe, mask=is_inside)
+    if tl.max((is_inside & (id != safe)).to(tl.int32), 0) > 0:
+        tl.store(listed.status, 1)
+    return safe
+
+
+@triton.jit(do_not_specialize=["num_candidates", "num_features", "num_crops"])
 def gather_scores(
     views,
     index,  # Rows of ids [num_queries, num_candidates]
-    out,  # with crops
+    listed,  # ListedRows, then rows of ids have one less; or None
+    out,
     num_candidates,
+    num_features,  # if there are no crops
     num_crops,  # not in ``out``: as a constant it costs the loop 0.1 slots
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # pairs, features
@@ -33,10 +61,14 @@ def gather_scores(
     FEATURES: tl.constexpr = TILE.lanes
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
-    query = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    per_query = tl.cdiv(num_candidates, PAIRS)
+    query = (tl.program_id(0) // per_query).to(tl.int64)
+    place = (tl.program_id(0) % per_query).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     p_ids = index.ptr + query * index.row
-    candidate = tl.load(p_ids + tl.minimum(place, num_candidates - 1) * index.step)
+    if listed is not None:
+        candidate = listed_ids(listed, p_ids, index.step, query, place, num_candidates)
+    else:
+        candidate = tl.load(p_ids + tl.minimum(place, num_candidates - 1) * index.step)
     p_q = views.queries.ptr + query * views.queries.row
     p_c = (views.table.ptr + candidate * views.table.row)[:, None]
     p_f = p_c
@@ -48,7 +80,11 @@ def gather_scores(
     total = tl.zeros(TILE, tl.float32)
     low = 0
     for i_crop in range(num_crops):
-        width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
+        width = num_features
+        p_row = out.ptr + query * out.row
+        if out.crops is not None:
+            width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
+            p_row += tl.load(out.crops + 2 * i_crop + 1)
         for feature in range(low // FEATURES * FEATURES, width, FEATURES):
             k = feature + tl.arange(0, FEATURES)
             mask = (k >= low) & (k < width)
@@ -59,5 +95,4 @@ def gather_scores(
             total = add_term(total, as_row(q), c, FORM, stored_move(FORM))
         low = tl.maximum(low, width)
         score = score_of(tl.sum(total, 1), FORM) + bias
-        p_row = out.ptr + tl.load(out.crops + 2 * i_crop + 1) + query * out.row
         tl.store(p_row + place, score, mask=place < num_candidates)

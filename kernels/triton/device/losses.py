@@ -14,7 +14,7 @@ Cost model (sm_90, d features): the loop of score_tiles.py, 6.6 d slots a pair f
 elementwise, with a root in the place of a quotient and a polynomial in that of a logarithm, and
 three for each sum of rows, of which a thread has 8. 128 registers, so 16 warps a multiprocessor.
 About six an element more for each positive that the fullest row of a tile has there. A product
-takes tensor cores (fused_losses.py).
+takes tensor cores (products.py).
 """
 
 from typing import Any, NamedTuple
@@ -23,14 +23,15 @@ import triton
 import triton.language as tl
 
 from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
+from .products import Product, multiply
+from .score_tiles import sum_packed
 from .softplus import LOWEST, log1p_of
 from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
+from .terms import score_of
 
 LABELS = 1024  # labels of a program
-FACTS = (
-    # words of a status before the words of programs: positives, candidates, programs that finished
-    4
-)
+# words of a status before the words of programs: positives, candidates, programs that finished
+FACTS = 4
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
 _MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
@@ -43,7 +44,6 @@ class TileLoss(NamedTuple):
     has_sums: bool
     has_slopes: bool
     has_bias_sums: bool = False
-    formula: str = ""  # formula of sampled negatives, see negatives.py; then slopes are scores
 
 
 class Variant(NamedTuple):
@@ -52,7 +52,7 @@ class Variant(NamedTuple):
     form: Form
     tile: TileShape | SweepTile
     loss: TileLoss
-    product: Any = None  # fused_losses.Product
+    product: Product | None = None
 
 
 class KeyInputs(NamedTuple):
@@ -81,7 +81,9 @@ class RowLabels(NamedTuple):
     positive: float
     every: float
     weight: float = 1.0  # times the gradient of a row
-    grad: Any = None  # gradient of the rows; None: 1. No Vector, as in negatives.RowInputs
+    # Gradient of the rows; None: 1. No Vector, since Triton 3.6 loses the members of a tuple within
+    # a tuple argument of a function.
+    grad: Any = None
     grad_step: int = 0
     logsumexp: Any = None  # [B] float64, for slopes of a softmax
     first: int = 0  # candidate of the chunk
@@ -338,6 +340,40 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
         p_row = result.slopes + row.to(tl.int64) * result.row
         mask = by_row(m_row, TILE) & by_lane(lane < result.row, TILE)
         tl.store(by_row(p_row, TILE) + by_lane(lane, TILE), slope, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
+def distance_losses(
+    packed,  # ScorePanels
+    labels,
+    result,
+    num_queries,
+    num_candidates,
+    num_features,
+    VARIANT: tl.constexpr,
+):
+    """Reduce one tile of a chunk of packed candidates."""
+    FORM: tl.constexpr = VARIANT.form
+    TILE: tl.constexpr = VARIANT.tile
+    sizes = num_queries, num_candidates
+    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
+    reduce_tile(score_of(total, FORM), packed.bias, labels, result, sizes, VARIANT)
+
+
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
+def product_losses(
+    factors,
+    labels,
+    result,
+    num_queries,
+    num_candidates,
+    num_features,
+    VARIANT: tl.constexpr,
+):
+    """Reduce one tile of a chunk of candidates in place."""
+    sizes = num_queries, num_candidates
+    total = multiply(factors, sizes, num_features, VARIANT.tile, VARIANT.product)
+    reduce_tile(total, factors.bias, labels, result, sizes, VARIANT)
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_positives", "num_candidates"])

@@ -15,9 +15,11 @@ program has threads: 32 lanes, repeated, for several warps that share out the qu
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...operands import Operands
 from ...scores import Score
 from ..device import arguments
 from ..device.split_sweep import SPLIT_FEATURES
+from . import launch as launcher
 
 PACKED_BYTES = 40 << 20  # packed queries and candidates together
 QUERY_BYTES = 16 << 20  # most bytes of packed queries among these
@@ -78,13 +80,13 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
     return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
 
 
-def loss_tile(
-    score: Score, num_queries: int, num_candidates: int, arch: int, multiprocessors: int
-) -> CropTile:
-    """Return the tile of losses: a smaller one if tiles are fewer than multiprocessors."""
-    tile = tile_for(score, num_queries, arch)
-    tiles = -(-num_queries // tile.queries) * -(-num_candidates // tile.candidates)
-    return tile if tiles >= multiprocessors else tile_for(score, min(num_queries, 255), arch)
+def filled_tile(operands: Operands, arch: int) -> CropTile:
+    """Return the tile of scores and losses: a smaller one if tiles would not fill the machine."""
+    score, count, crops = operands.score, operands.num_queries, len(operands.crops)
+    tile = tile_for(score, count, arch, crops)
+    tiles = -(-count // tile.queries) * -(-len(operands.table) // tile.candidates)
+    is_filled = tiles >= launcher.num_multiprocessors(operands.table.device)
+    return tile if is_filled else tile_for(score, min(count, 255), arch, crops)
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:

@@ -1,7 +1,6 @@
 """Host's side of gradients of a block of pairs, and of lists of pairs in pieces."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,11 +12,11 @@ from ..device import backward as kernels
 from ..device.arguments import RowView
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
+from .products import Products, QueryProducts, precision_of
 from .pull import QuerySums, RowSums, SlopeFactors, pull
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
 TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
-MATMUL_BYTES = 8 << 20  # bytes of a chunk of rows converted for a GEMM
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # fewest pairs of a piece
 EXTRA_BYTES = 8 << 20
@@ -27,7 +26,8 @@ ADD_COLUMNS = 128
 class Accumulators(NamedTuple):
     """Sums of the gradient of each operand; None if not needed."""
 
-    queries: Tensor | None  # float32, added to
+    queries: Tensor | None  # float32
+    adds: bool  # adds to the gradient of queries; else writes it
     table: RowSums | None
     factor: RowSums | None = None
 
@@ -49,59 +49,36 @@ def add_gradients(
     ``is_first`` marks the first block of the candidates.
     """
     if not operands.score.monotone:
-        _add_by_matmul(operands, slopes, into, is_first=is_first)
+        _add_products(operands, slopes, into, arch, is_first=is_first)
         return
     sums = None
     if into.queries is not None:
         sums = QuerySums(operands, slopes.low, slopes.high, arch)
     pull(operands, slopes, sums, (into.table, into.factor), arch, is_first=is_first)
     if sums is not None and into.queries is not None:
-        sums.finish(into.queries)
+        sums.finish(into.queries, adds=into.adds)
+
+
+def _add_products(
+    operands: Operands, slopes: SlopeFactors, into: Accumulators, arch: int, *, is_first: bool
+) -> None:
+    low, high, coefficient = slopes
+    queries, rows = operands.queries[:, low:high], operands.table[:, low:high]
+    products = Products(queries, rows, precision_of(operands, arch), arch)
+    if into.queries is not None:
+        grad = into.queries[:, low:high]
+        sums = QueryProducts(grad, len(rows), products.product.depth, adds=into.adds)
+        sums.add(products, coefficient, rows)
+        sums.finish()
+    if into.table is not None:
+        total, adds = into.table.target(1, is_first=is_first)
+        products.multiply(coefficient, queries, total[:, low:high], splits=0, adds=adds)
 
 
 def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> RowView:
     if of_queries:
         return queries_of(operands, grad)
     return rows_of(grad, operands.score)
-
-
-def _add_by_matmul(
-    operands: Operands, slopes: SlopeFactors, into: Accumulators, *, is_first: bool
-) -> None:
-    low, high, coefficient = slopes
-    if into.queries is not None:
-        _multiply_into(into.queries[:, low:high], coefficient, operands.table[:, low:high])
-    if into.table is not None:
-        total, adds = into.table.target(1, is_first=is_first)
-        queries = operands.queries[:, low:high]
-        _multiply_into(total[:, low:high], coefficient.T, queries, adds=adds)
-
-
-def _multiply_into(total: Tensor, weights: Tensor, others: Tensor, *, adds: bool = True) -> None:
-    with no_autocast(others.device):
-        for part, rows in float_chunks(others):
-            if adds or part.start > 0:
-                total.addmm_(weights[:, part], rows)
-            else:
-                torch.mm(weights[:, part], rows, out=total)
-
-
-def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows for a GEMM: float32, one stride 1; in place or by bounded copies."""
-    (height, width), (row, column) = rows.shape, rows.stride()
-    is_matrix = (column == 1 and row >= width) or (row == 1 and column >= height)
-    in_place = rows.dtype == torch.float32 and is_matrix
-    step = len(rows) if in_place else max(1, MATMUL_BYTES // (4 * max(1, rows.shape[1])))
-    for first in range(0, len(rows), max(1, step)):
-        part = slice(first, first + step)
-        yield part, rows[part] if in_place else rows[part].float().contiguous()
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which autocast leaves GEMMs alone."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
 
 
 class ListGradients:

@@ -296,14 +296,14 @@ PRODUCTS = [
     ("dtype", "batch", "dim"), [pytest.param(*case, marks=marks) for *case, marks in PRODUCTS]
 )
 def test_products_are_made_on_tensor_cores(dtype, batch, dim, arch) -> None:
-    check_products(losses_recorded("dot", arch, dtype, batch, dim), arch, dtype)
+    check_products(losses_recorded("dot", arch, dtype, batch, dim), arch)
 
 
 def test_a_product_with_its_gradients() -> None:
-    check_products(first_of_each(losses_recorded("dot", 90, dim=200)), 90, torch.float32)
+    check_products(first_of_each(losses_recorded("dot", 90, dim=200)), 90)
 
 
-def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
+def check_products(launches: list, arch: int) -> None:
     seen = set()
     for launch in launches:
         seen.add(launch.name)
@@ -313,9 +313,7 @@ def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
             is_small = launch.tile.rows < 64
             name = "HMMA" if is_small else TENSOR_CORES[arch]
             assert code.operations[name] > 0, (launch.name, code.operations)
-            expected = {torch.bfloat16: "bf16x3", torch.float16: "tf32x2"}.get(dtype, "tf32x3")
-            precision = product_of(launch).precision
-            assert precision in (expected, "tf32x3")
+            assert product_of(launch).precision == "tf32x3"
             assert code.shared <= 96 << 10
         if launch.name == "product_losses" and arch == 90 and launch.tile.rows >= 64:
             check_tensor_cores(launch, code)
@@ -361,7 +359,7 @@ def test_products_of_bf16_numbers_are_one(dtype, batch, dim, arch) -> None:
 def check_tensor_cores(launch, code) -> None:
     """Assert that no product of a step is made twice, and that two barriers a step suffice."""
     tile, product, loop = launch.tile, product_of(launch), code.busiest
-    parts = {"tf32x3": 3, "bf16x3": 3, "tf32x2": 2, "tf32": 1, "bf16": 1}[product.precision]
+    parts = {"tf32x3": 3, "bf16": 1}[product.precision]
     needed = parts * tile.rows * tile.lanes * product.depth
     if not loop["UTCHMMA"]:  # UTCHMMA does not tell how much it multiplies
         assert loop.products.total() * launch.options["num_warps"] == needed
@@ -394,10 +392,10 @@ def test_small_pools_are_cut_into_more_tiles(score, kernel, monkeypatch) -> None
 
 def test_tf32_only_where_the_caller_allows_it() -> None:
     """Either by torch's precision, which its other switch is the same as."""
-    from kgfast.kernels.triton.loss_tiles import precision_of
+    from kgfast.kernels.triton.host.products import precision_of
 
-    def chosen(dtype=torch.float32, arch=90, precision="float32"):
-        operands = operands_of(torch.empty(1, 4), torch.empty(1, 4, dtype=dtype), "dot")
+    def chosen(arch=90, precision="float32"):
+        operands = operands_of(torch.empty(1, 4), torch.empty(1, 4), "dot")
         return precision_of(replace(operands, precision=precision), arch)
 
     before = torch.get_float32_matmul_precision()
@@ -405,9 +403,7 @@ def test_tf32_only_where_the_caller_allows_it() -> None:
         for name, wanted in (("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")):
             torch.set_float32_matmul_precision(name)
             assert chosen() == wanted
-            assert chosen(torch.float16) == ("tf32x2" if name == "highest" else wanted)
-            assert chosen(torch.bfloat16) == "bf16x3"
-            assert chosen(precision="bf16") == chosen(torch.float16, precision="bf16") == "bf16"
+            assert chosen(precision="bf16") == "bf16"
             assert chosen(arch=0) == chosen(arch=0, precision="bf16") == "ieee"
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_tf32 = True

@@ -185,11 +185,11 @@ def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDev
 def test_a_pool_is_scored_once_and_read_once(launches, score, formula) -> None:
     """Four launches and three backward, two and four of products; torch only makes zeros."""
     device, forward = negatives_of(score, formula, is_pool=True)
-    made = {"finish_negatives": 1, "negative_slopes": 1}
+    made = {"negative_rows": 1, "negative_slopes": 1}
     if score == "dot":
-        made |= {"product_losses": 1, "multiply_slopes": 2}
+        made |= {"product_scores": 1, "multiply_slopes": 2}
     else:
-        made |= {"pack": 2, "distance_losses": 1, "pull": 1, "add_stripes": 1}
+        made |= {"pack": 2, "score_tiles": 1, "pull": 1, "add_stripes": 1}
     assert launches == made
     assert forward == 1  # zeros: how many programs have finished
     assert set(device.operators) <= {"new_zeros", "sum", "copy_"}  # for gradients
@@ -203,7 +203,7 @@ def test_lists_are_gathered_once_a_pass(launches, score) -> None:
     The host waits once, for the checks.
     """
     device, forward = negatives_of(score, "nssa", is_pool=False)
-    once = {"gather_negatives": 1, "finish_negatives": 1, "negative_slopes": 1}
+    once = {"gather_scores": 1, "negative_rows": 1, "negative_slopes": 1}
     assert launches == {**once, "backward_lists": 2, **launches_of_pieces(launches)}
     assert forward == 1  # zeros: how many programs have finished
     assert device.waits == {"device to host": 1}

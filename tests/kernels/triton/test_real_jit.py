@@ -63,10 +63,10 @@ def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict
     return json.loads(made.stdout.splitlines()[-1])
 
 
-# Bytes of stack: sine and cosine of large angles; two registers that lists of negatives spill (of
-# interleaved rotate, and by 3.6), two of slopes of l2, and two that 3.6 spills in the pull.
+# Bytes of stack: sine and cosine of large angles; two registers of slopes of l2, and
+# two that 3.6 spills in the pull.
 ANGLES = {"compose": 32, "compose_backward": 32}
-STACKS = ANGLES | {"gather_negatives": 8, "negative_slopes": 8}
+STACKS = ANGLES | {"negative_slopes": 8}
 OLDEST_STACKS = STACKS | {"pull": 8}
 
 

@@ -67,7 +67,6 @@ def test_many_blocks(engine, score, monkeypatch) -> None:
     monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
     monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
     monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
-    monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
     check(engine, problem_of(score, 34, 70, 2, torch.float16))
 
 

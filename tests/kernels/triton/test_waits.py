@@ -152,7 +152,7 @@ def test_an_unchecked_step_with_shared_negatives_never_waits(launches, make, los
         with kgfast.unchecked():
             loss(model, triples, negatives).backward()
     assert not device.waits
-    assert launches["finish_negatives"] == launches["negative_slopes"] == 1
+    assert launches["negative_rows"] == launches["negative_slopes"] == 1
     assert launches["pull"] == (make in (kgfast.TransE, kgfast.RotatE))
     assert launches["add_stripes"] == launches["pull"]
     assert launches["multiply_slopes"] == 2 * (1 - launches["pull"])

@@ -1,0 +1,196 @@
+"""Products of queries, tables and slopes on the host: tiles, precisions, launches."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...operands import Operands
+from ..device.arguments import Form, TileShape
+from ..device.finish import SUMMED, Splits
+from ..device.products import (
+    Factors,
+    GradTile,
+    Product,
+    Weighted,
+    multiply_slopes,
+    product_scores,
+)
+from . import launch as launcher
+from .configs import MAX_GRID
+from .views import plane_of, vector_of
+
+PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candidates
+PROGRAMS = 512  # programs that fill a machine
+LOW_REGISTERS = 128  # for 16 warps per multiprocessor
+PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
+UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
+DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
+BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
+BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
+GRAD_TILE = GradTile(64, 64)
+
+
+class Products:
+    """Way of multiplying some queries and a table, which are read in place.
+
+    Attributes
+    ----------
+    product : Product
+    tile, num_warps, options
+        Those of a launch that scores.
+    """
+
+    def __init__(self, queries: Tensor, table: Tensor, precision: str, arch: int) -> None:
+        self.queries, self._has_cores = queries, arch > 0
+        is_rounded = queries.dtype == torch.bfloat16
+        is_even = is_rounded or all(
+            it.stride(0) % 4 == 0 and it.stride(1) == 1 and it.data_ptr() % 16 == 0
+            for it in (queries, table)
+        )
+        dim = queries.shape[1]
+        self._is_even = is_even and dim % 4 == 0
+        multiple = BF16_MULTIPLE if is_rounded else 4 if self._is_even else 1
+        depth = BF16_DEPTH if precision == "bf16" else DEPTH
+        self.product = Product(depth, precision, multiple)
+        filled = len(table), arch, launcher.num_multiprocessors(table.device)
+        self.tile, self.num_warps = product_tile(len(queries), *filled, is_even=multiple > 1)
+        # One product of bf16 is short beside the reduction of its scores: two programs fit.
+        has_room = arch == 90 and precision == "bf16"
+        self.options = self._capped(LOW_REGISTERS if has_room else PRODUCT_REGISTERS)
+        # On sm_120 either gradient would spill.
+        self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
+        is_uneven = arch < 90 and multiple == 1
+        self._query_registers = UNEVEN_REGISTERS if is_uneven else self._table_registers
+
+    def score(self, out: Tensor, table: Tensor, bias: Tensor | None, form: Form) -> None:
+        """Write scores of all pairs into ``out [B, N]`` of column stride 1."""
+        step = MAX_GRID * self.tile.lanes
+        for first in range(0, len(table), step):
+            rows, part = table[first : first + step], slice(first, first + step)
+            launcher.launch(
+                product_scores,
+                (-(-len(self.queries) // self.tile.rows), -(-len(rows) // self.tile.lanes)),
+                {
+                    "factors": self.factors(rows, None if bias is None else bias[part]),
+                    "p_out": out[:, part],
+                    "out_row": out.stride(0),
+                    "num_queries": len(self.queries),
+                    "num_candidates": len(rows),
+                    "num_features": self.queries.shape[1],
+                    "FORM": form,
+                    "TILE": self.tile,
+                    "PRODUCT": self.product,
+                },
+                num_warps=self.num_warps,
+                **self.options,
+            )
+
+    def factors(self, rows: Tensor, bias: Tensor | None) -> Factors:
+        """Return the operands of a launch that scores."""
+        of_bias = None if bias is None else vector_of(bias)
+        return Factors(plane_of(self.queries), plane_of(rows), of_bias)
+
+    def multiply(
+        self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
+    ) -> None:
+        """Write slopes ``[B, N]``, of column stride 1, times rows into a gradient, or add to it.
+
+        The gradient of queries comes in ``splits`` of the sum; 0 is for rows of the table.
+        """
+        registers = self._query_registers if splits else self._table_registers
+        tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
+        is_even = self._is_even and grad.stride(0) % 4 == 0 and grad.shape[1] % 4 == 0
+        launcher.launch(
+            multiply_slopes,
+            (*tiles, max(1, splits)),
+            {
+                "weighted": Weighted(slopes, slopes.stride(0), plane_of(others), plane_of(grad)),
+                "num_rows": len(grad),
+                "num_others": len(others),
+                "num_features": grad.shape[1],
+                "TILE": GRAD_TILE._replace(
+                    of_queries=splits > 0,
+                    adds=adds,
+                    multiple=4 if is_even else 1,
+                    of_slopes=1 if slopes.stride(0) % 16 else 16,
+                ),
+                "PRODUCT": self.product,
+            },
+            num_warps=4,
+            **self._capped(registers),
+        )
+
+    def _capped(self, registers: int) -> dict[str, Any]:
+        return launcher.capped(registers if self._has_cores else None)
+
+
+class QueryProducts:
+    """Gradient of queries, in splits of the candidates until it is finished."""
+
+    def __init__(self, grad: Tensor, num_rows: int, depth: int, *, adds: bool = False) -> None:
+        """Make room beside ``grad [B, D]``, for chunks of at most ``num_rows`` candidates.
+
+        The gradient holds a part if ``adds``.
+        """
+        self.grad, self._adds_sum, (count, dim) = grad, adds, grad.shape
+        tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
+        room, steps = PARTIAL_BYTES // (4 * count * dim), num_rows // (4 * depth)
+        self.splits = max(1, min(PROGRAMS // tiles, room, steps))
+        self._partial = grad[None]
+        if self.splits > 1:
+            self._partial = grad.new_empty(self.splits, count, dim, dtype=torch.float32)
+            adds = False
+        self._adds = adds
+
+    def add(self, products: Products, slopes: Tensor, rows: Tensor) -> None:
+        """Add slopes ``[B, n]`` of a chunk, times its rows."""
+        into = self._partial[0]
+        products.multiply(slopes, rows, into, splits=self.splits, adds=self._adds)
+        self._adds = True
+
+    @property
+    def owed(self) -> tuple[Splits, int, int] | None:
+        """Return the splits for kernels, their number, and programs that add them; or None."""
+        if self.splits == 1:
+            return None
+        numbers = self.grad.numel()
+        parts = Splits(self._partial, self.grad, self.grad.shape[1])
+        return parts, self.splits, -(-numbers // SUMMED)
+
+    def finish(self) -> None:
+        """Add the splits."""
+        if self.splits > 1 and self._adds_sum:
+            self.grad += self._partial.sum(0)
+        elif self.splits > 1:
+            torch.sum(self._partial, 0, out=self.grad)
+
+
+def product_tile(
+    num_queries: int, num_candidates: int, arch: int, multiprocessors: int, *, is_even: bool
+) -> tuple[TileShape, int]:
+    """Return the tile of products for numbers of queries and candidates, and the warps.
+
+    On sm_90 each warp group has its own 64 rows. Two groups that share 64 rows make two products of
+    three twice, and pass sums on through shared memory: 18 barriers per step, not 2. ``is_even`` is
+    True if rows are read in fours; if not, four warps would spill on small GPUs.
+    """
+    has_room = arch >= 90 and is_even
+    if num_queries <= 16:
+        return TileShape(16, 128 if has_room else 64), 4
+    if not has_room:
+        return TileShape(64, 64), 8 if arch in (86, 89, 120) and not is_even else 4
+    if arch == 90:
+        is_filled = -(-num_queries // 128) * -(-num_candidates // 64) >= multiprocessors
+        has_rows = num_queries > 64 and is_filled
+        return (TileShape(128, 64), 8) if has_rows else (TileShape(64, 64), 4)
+    return TileShape(64, 128), 8
+
+
+def precision_of(operands: Operands, arch: int) -> str:
+    """Choose the precision of products; see device/products.py."""
+    if not arch:
+        return "ieee"
+    if operands.precision == "bf16":
+        return "bf16"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
