@@ -28,7 +28,7 @@ from .host import configs
 from .host import launch as launcher
 from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.products import BF16_MULTIPLE, Products, QueryProducts, precision_of
+from .host.matmul import BF16_MULTIPLE, Products, QueryProducts, precision_of
 from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
 from .host.views import form_of, packed_planes, vector_of
 

@@ -24,7 +24,7 @@ from .host.gradients import (
     row_cap,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.products import Products, precision_of
+from .host.matmul import Products, precision_of
 from .host.pull import RowSums, SlopeFactors, blocks_of
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments

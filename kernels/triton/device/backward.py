@@ -4,8 +4,8 @@ A list holds the pairs of a query, or of a row of the table, in the order of the
 stands in two lists, and is computed for both. A pull of both sides at once (pull.py) would write as
 much for the other side's rows as is gathered, and would have to sort this. Lists are cut into
 pieces of bounded length, so that one hot id is many programs; pieces of a row are added in order. A
-sum stays in its lane to the end: no atomics, a fixed order. One function, ``terms.minus_slopes``,
-serves both sides; sums that a side lacks are never stored, so the compiler drops them.
+sum stays in its lane to the end: no atomics, a fixed order. Slopes of the other side, and sums that
+are never stored, are dropped by the compiler.
 
 Cost model: limited by the gathered rows, 8 bytes per element of rotate, beside about 11 issue
 slots.
@@ -19,7 +19,15 @@ import triton.language as tl
 from .arguments import RowView, Views, plane_at
 from .pull import narrow
 from .sweep import SUM_BLOCK
-from .terms import load_candidate, load_query, minus_slopes
+from .terms import (
+    Candidate,
+    Query,
+    load_candidate,
+    load_query,
+    plus_candidate,
+    plus_query,
+    slopes_of_both,
+)
 
 
 class Side(NamedTuple):
@@ -48,38 +56,10 @@ class Sums(NamedTuple):
     extra: Any  # float32, with the strides of the gradient
 
 
-class SlopeSums(NamedTuple):
-    """Sums of slopes, in the order of ``terms.minus_slopes``."""
-
-    s0: Any
-    s1: Any
-    s2: Any
-    s3: Any
-    s4: Any
-
-
 @triton.jit
-def no_sums(zero):
-    """Return sums of nothing."""
-    return SlopeSums(zero, zero, zero, zero, zero)
-
-
-@triton.jit
-def plus(a, b):
-    """Return the sum of sums."""
-    s0, s1, s2, s3, s4 = b
-    return SlopeSums(a.s0 + s0, a.s1 + s1, a.s2 + s2, a.s3 + s3, a.s4 + s4)
-
-
-@triton.jit
-def minus_over_rows(sums):
-    return SlopeSums(
-        -tl.sum(sums.s0, 0),
-        -tl.sum(sums.s1, 0),
-        -tl.sum(sums.s2, 0),
-        -tl.sum(sums.s3, 0),
-        -tl.sum(sums.s4, 0),
-    )
+def new_sums(zero, OF_QUERIES: tl.constexpr):
+    """Return the sums of nothing, of a query or of a candidate."""
+    return Query(zero, zero, zero, zero, zero) if OF_QUERIES else Candidate(zero, zero, zero)
 
 
 @triton.jit
@@ -134,11 +114,11 @@ def backward_lists(
     else:
         c = load_candidate(p_row, p_factor, views, k, None, FORM, tl.float32)
     zero = tl.zeros((PAIRS, FEATURES), tl.float32)
-    total = no_sums(zero)
+    total = new_sums(zero, SIDE.of_queries)
     first = 0
     while first < count:
         stop = tl.minimum(first + SUM_BLOCK * PAIRS, count)
-        part = no_sums(zero)
+        part = new_sums(zero, SIDE.of_queries)
         spare = tl.load(p_others + first)  # a row of this list, to multiply by 0
         for step in range(first, stop, PAIRS):
             o_pair = step + tl.arange(0, PAIRS)
@@ -161,24 +141,29 @@ def backward_lists(
                 p_q = views.queries.ptr + other * views.queries.row
                 p_q += k * views.queries.step
                 q = load_query(p_q, views.queries, 0, None, FORM, tl.float32)
-            part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
-        total = plus(total, part)
+            by_query, by_row = slopes_of_both(weight, q, c, FORM)
+            part = plus_query(part, by_query) if SIDE.of_queries else plus_candidate(part, by_row)
+        total = plus_query(total, part) if SIDE.of_queries else plus_candidate(total, part)
         first = stop
     mask = feature < last_feature
     target = tl.load(lists.target + piece)
-    total = minus_over_rows(total)
-    if of_rows.grad is not None:
-        store_plane(of_rows, 0, target, column, total.s0, mask)
+    if SIDE.of_queries:  # the sums are minus the gradient
+        store_plane(of_rows, 0, target, column, -tl.sum(total.re, 0), mask)
         if FORM.planes == 2:
-            store_plane(of_rows, 1, target, column, total.s1, mask)
-        if SIDE.of_queries and FORM.is_rscf:
-            store_plane(of_rows, FORM.planes, target, column, total.s2, mask)
+            store_plane(of_rows, 1, target, column, -tl.sum(total.im, 0), mask)
+        if FORM.is_rscf:
+            store_plane(of_rows, FORM.planes, target, column, -tl.sum(total.w_re, 0), mask)
             if FORM.planes == 2:
-                store_plane(of_rows, 3, target, column, total.s3, mask)
-            if FORM.has_factor:
-                store_plane(of_rows, 2 * FORM.planes, target, column, total.s4, mask)
-    if of_factor.grad is not None:
-        store_plane(of_factor, 0, target, column, total.s2, mask)
+                store_plane(of_rows, 3, target, column, -tl.sum(total.w_im, 0), mask)
+        if FORM.has_factor:
+            store_plane(of_rows, 2 * FORM.planes, target, column, -tl.sum(total.a, 0), mask)
+    else:
+        if of_rows.grad is not None:
+            store_plane(of_rows, 0, target, column, tl.sum(total.re, 0), mask)
+            if FORM.planes == 2:
+                store_plane(of_rows, 1, target, column, tl.sum(total.im, 0), mask)
+        if of_factor.grad is not None:
+            store_plane(of_factor, 0, target, column, tl.sum(total.b, 0), mask)
 
 
 @triton.jit(do_not_specialize=["width"])

@@ -21,9 +21,8 @@ import triton
 import triton.language as tl
 
 from .arguments import RowView, Views, plane_at, query_planes
-from .moves import PLAIN, move_cos_sin
 from .sweep import SUM_BLOCK
-from .terms import PRODUCT, load_candidate, load_query, weighted_direction
+from .terms import Candidate, Query, load_candidate, load_query, plus_candidate, slopes_of_both
 
 
 class PullTile(NamedTuple):
@@ -45,74 +44,12 @@ class Pulled(NamedTuple):
     grad_factor: RowView | None
 
 
-class OfQuery(NamedTuple):
-    """Numbers for each plane of a query, like ``terms.Query``; missing ones are junk."""
-
-    re: Any
-    im: Any
-    w_re: Any
-    w_im: Any
-    a: Any
-
-
-class OfRow(NamedTuple):
-    """Numbers for each plane of a candidate, like ``terms.Candidate``."""
-
-    re: Any
-    im: Any
-    b: Any
-
-
 @triton.jit
 def narrow(values, DTYPE: tl.constexpr):
     """Return float32 values in the type of a gradient, rounded to nearest."""
     if DTYPE.primitive_bitwidth < 32:
         return values.to(DTYPE, fp_downcast_rounding="rtne")
     return values.to(DTYPE)
-
-
-@triton.jit
-def slopes_of_both(weight, q, c, FORM: tl.constexpr):
-    """Return ``weight`` times slopes of a score: minus the query's slopes, and the row's.
-
-    A score that is a root is divided by the root elsewhere.
-    """
-    tl.static_assert(FORM.term != PRODUCT, "products are pulled by a GEMM")
-    re = q.re
-    im = q.im
-    c_re = c.re
-    c_im = c.im
-    is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2
-    if is_phase:
-        cosine, sine = move_cos_sin(q.a, c.b, PLAIN)
-        re = q.re * cosine - q.im * sine
-        im = q.re * sine + q.im * cosine
-    elif FORM.has_factor:
-        re = re + q.a * c.b
-    if FORM.is_rscf:
-        c_re = q.w_re * c.re
-        c_im = q.w_im * c.im
-    u, v = weighted_direction(weight, re - c_re, im - c_im, FORM)
-    by_re = u
-    by_im = v
-    by_move = u
-    if is_phase:
-        by_re = u * cosine + v * sine
-        by_im = v * cosine - u * sine
-        by_move = v * re - u * im
-    if FORM.is_rscf:
-        of_query = OfQuery(by_re, by_im, u * -c.re, v * -c.im, by_move * c.b)
-        of_row = OfRow(u * q.w_re, v * q.w_im, by_move * -q.a)
-    else:
-        of_query = OfQuery(u, v, u, u, u)
-        of_row = OfRow(u, v, u)
-    return of_query, of_row
-
-
-@triton.jit
-def plus(a, b):
-    """Return the sum of sums."""
-    return OfRow(a.re + b.re, a.im + b.im, a.b + b.b)
 
 
 @triton.jit
@@ -131,7 +68,7 @@ def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
             w_im = tl.load(p_partial + 3 * FEATURES, mask=mask, other=0.0)
     if FORM.has_factor:
         a = tl.load(p_partial + 2 * FORM.planes * FEATURES, mask=mask, other=0.0)
-    return OfQuery(re, im, w_re, w_im, a)
+    return Query(re, im, w_re, w_im, a)
 
 
 @triton.jit
@@ -215,24 +152,24 @@ def pull(
         if TILE.of_queries:
             p_partial = pulled.partial + o_mine * (PLANES * FEATURES) + tl.arange(0, FEATURES)
         zero = tl.zeros((ROWS, FEATURES), tl.float32)
-        total = OfRow(zero, zero, zero)
+        total = Candidate(zero, zero, zero)
         query = first
         while query < last:
             stop = tl.minimum(query + SUM_BLOCK, last)
-            part = OfRow(zero, zero, zero)
+            part = Candidate(zero, zero, zero)
             for _ in range(query, stop):
                 weight = tl.load(p_slope + tl.arange(0, ROWS), mask=m_slope, other=0.0)[:, None]
                 q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
                 if TILE.of_queries:
                     earlier = load_partial(p_partial, m_earlier, FORM, FEATURES)
                 by_query, by_row = slopes_of_both(weight, q, c, FORM)
-                part = plus(part, by_row)
+                part = plus_candidate(part, by_row)
                 if TILE.of_queries:
                     store_partial(p_partial, earlier, by_query, m_feature, FORM, FEATURES)
                     p_partial += PLANES * FEATURES
                 p_slope += row_of_slopes
                 p_q += views.queries.row
-            total = plus(total, part)
+            total = plus_candidate(total, part)
             query = stop
         # Made anew from the loop's results, so that no addresses fill registers within the loop.
         place = first_row + (query - last) + tl.arange(0, ROWS)

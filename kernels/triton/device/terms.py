@@ -193,27 +193,6 @@ def canonical_score(total, bias, FORM: tl.constexpr):
 
 
 @triton.jit
-def minus_slopes(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
-    """Return minus ``weight`` times the slopes of a score by a query's numbers, or a candidate's.
-
-    There are five numbers, in the order of :class:`Query`, or of :class:`Candidate` and repeated. A
-    score that is a root is divided by the root elsewhere. Only numbers that are not yet broadcast
-    are negated, which costs nothing.
-    """
-    if FORM.term == PRODUCT:
-        by = weight * -(c.re if OF_QUERIES else q.re)
-        result = by, by, by, by, by
-    elif FORM.is_rscf:
-        result = minus_slopes_of_rscf(weight, q, c, FORM, OF_QUERIES)
-    else:
-        x = q.re - c.re if OF_QUERIES else c.re - q.re
-        y = q.im - c.im if OF_QUERIES else c.im - q.im
-        u, v = weighted_direction(weight, x, y, FORM)
-        result = u, v, u, u, u
-    return result
-
-
-@triton.jit
 def weighted_direction(weight, x, y, FORM: tl.constexpr):
     """Return ``weight`` times the slopes of a term by ``x`` and ``y``; the term is their length.
 
@@ -235,8 +214,29 @@ def weighted_direction(weight, x, y, FORM: tl.constexpr):
 
 
 @triton.jit
-def minus_slopes_of_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
-    """Do :func:`minus_slopes` for a score that scales the candidate and may move the query."""
+def slopes_of_both(weight, q, c, FORM: tl.constexpr):
+    """Return ``weight`` times slopes of a score: minus the query's slopes, and the row's.
+
+    A score that is a root is divided by the root elsewhere. Only numbers that are not yet broadcast
+    are negated, which costs nothing.
+    """
+    if FORM.term == PRODUCT:
+        u = weight * -c.re
+        v = weight * q.re
+        of_query = Query(u, u, u, u, u)
+        of_row = Candidate(v, v, v)
+    elif FORM.is_rscf:
+        of_query, of_row = slopes_of_rscf(weight, q, c, FORM)
+    else:
+        u, v = weighted_direction(weight, q.re - c.re, q.im - c.im, FORM)
+        of_query = Query(u, v, u, u, u)
+        of_row = Candidate(u, v, u)
+    return of_query, of_row
+
+
+@triton.jit
+def slopes_of_rscf(weight, q, c, FORM: tl.constexpr):
+    """Do :func:`slopes_of_both` for a score that scales the candidate and may move the query."""
     re = q.re
     im = q.im
     is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2
@@ -254,9 +254,17 @@ def minus_slopes_of_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.conste
         by_re = u * cosine + v * sine
         by_im = v * cosine - u * sine
         by_move = v * re - u * im
-    if OF_QUERIES:
-        result = by_re, by_im, u * -c.re, v * -c.im, by_move * c.b
-    else:
-        by_factor = by_move * q.a
-        result = u * -q.w_re, v * -q.w_im, by_factor, by_factor, by_factor
-    return result
+    of_query = Query(by_re, by_im, u * -c.re, v * -c.im, by_move * c.b)
+    return of_query, Candidate(u * q.w_re, v * q.w_im, by_move * -q.a)
+
+
+@triton.jit
+def plus_query(a, b):
+    """Return the sum of two queries' numbers."""
+    return Query(a.re + b.re, a.im + b.im, a.w_re + b.w_re, a.w_im + b.w_im, a.a + b.a)
+
+
+@triton.jit
+def plus_candidate(a, b):
+    """Return the sum of two candidates' numbers."""
+    return Candidate(a.re + b.re, a.im + b.im, a.b + b.b)

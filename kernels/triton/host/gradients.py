@@ -12,7 +12,7 @@ from ..device import backward as kernels
 from ..device.arguments import RowView
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
-from .products import Products, QueryProducts, precision_of
+from .matmul import Products, QueryProducts, precision_of
 from .pull import QuerySums, RowSums, SlopeFactors, pull
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 

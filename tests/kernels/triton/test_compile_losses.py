@@ -392,7 +392,7 @@ def test_small_pools_are_cut_into_more_tiles(score, kernel, monkeypatch) -> None
 
 def test_tf32_only_where_the_caller_allows_it() -> None:
     """Either by torch's precision, which its other switch is the same as."""
-    from kgfast.kernels.triton.host.products import precision_of
+    from kgfast.kernels.triton.host.matmul import precision_of
 
     def chosen(arch=90, precision="float32"):
         operands = operands_of(torch.empty(1, 4), torch.empty(1, 4), "dot")

@@ -24,7 +24,7 @@ PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candi
 PROGRAMS = 512  # programs that fill a machine
 LOW_REGISTERS = 128  # for 16 warps per multiprocessor
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
-UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
+UNEVEN_REGISTERS = 200  # for rows that are not read in fours: slopes, or before Hopper others
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
 BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
@@ -59,9 +59,8 @@ class Products:
         has_room = arch == 90 and precision == "bf16"
         self.options = self._capped(LOW_REGISTERS if has_room else PRODUCT_REGISTERS)
         # On sm_120 either gradient would spill.
-        self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
-        is_uneven = arch < 90 and multiple == 1
-        self._query_registers = UNEVEN_REGISTERS if is_uneven else self._table_registers
+        self._registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
+        self._is_uneven = arch < 90 and multiple == 1
 
     def score(self, out: Tensor, table: Tensor, bias: Tensor | None, form: Form) -> None:
         """Write scores of all pairs into ``out [B, N]`` of column stride 1."""
@@ -98,7 +97,9 @@ class Products:
 
         The gradient of queries comes in ``splits`` of the sum; 0 is for rows of the table.
         """
-        registers = self._query_registers if splits else self._table_registers
+        registers, of_slopes = self._registers, 1 if slopes.stride(0) % 16 else 16
+        if of_slopes == 1 or (splits and self._is_uneven):
+            registers = UNEVEN_REGISTERS
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
         is_even = self._is_even and grad.stride(0) % 4 == 0 and grad.shape[1] % 4 == 0
         launcher.launch(
@@ -113,7 +114,7 @@ class Products:
                     of_queries=splits > 0,
                     adds=adds,
                     multiple=4 if is_even else 1,
-                    of_slopes=1 if slopes.stride(0) % 16 else 16,
+                    of_slopes=of_slopes,
                 ),
                 "PRODUCT": self.product,
             },
