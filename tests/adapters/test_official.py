@@ -1,8 +1,4 @@
-"""``test_step`` in place of the official code's, on a model with its members and its equations.
-
-With ``KGFAST_OFFICIAL_CODE`` naming a checkout of DeepGraphLearning/KnowledgeGraphEmbedding, the
-last test runs that code itself.
-"""
+"""``test_step`` in place of the official code's, on a model with its members and its equations."""
 
 import math
 from argparse import Namespace
