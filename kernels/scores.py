@@ -72,9 +72,6 @@ class Score:
         }
         for name, value in facts.items():
             object.__setattr__(self, name, value)
-        moves = {Moves.NONE: True, Moves.SHIFT: self.planes == 1, Moves.PHASE: self.planes == 2}
-        if not moves.get(self.moves) or (self.is_rscf and not self.monotone):
-            raise ValueError(f"score: no queries of {self.name!r} move so: {self.equation}")
 
     def num_features(self, width: int) -> int:
         """Count the features in a candidate row of ``width`` stored reals."""

@@ -163,17 +163,6 @@ def test_more_pairs_than_a_list_holds(engine, score, count):
     assert_same((found.ids[first:last], found.scores[first:last]), expected[1:])
 
 
-@engines(*ISAS, "triton", scores=("dot", "l2"))
-def test_a_table_of_identical_rows(engine, score):
-    """All of them or none, whatever the float32 sweep makes of them."""
-    table = torch.randn(1, 6, generator=torch.Generator().manual_seed(3)).repeat(300, 1)
-    queries = torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
-    scores, _ = reference.topk(queries, table, 1, score=score)
-    above = scores[:, 0].nextafter(torch.tensor(INF))
-    assert engine.above(queries, table, scores[:, 0], score=score)[0].tolist()[-1] == 1200
-    assert engine.above(queries, table, above, score=score)[0].tolist()[-1] == 0
-
-
 def test_results_that_are_found_in_parts(monkeypatch):
     """The form that backends without a kernel share, of results that it finds in pieces."""
     monkeypatch.setattr(shared, "RESULTS", 40)

@@ -188,15 +188,6 @@ def test_rows_wider_than_one_panel(engine, score, is_indexed):
     check(engine, problem, an_index(problem, 6) if is_indexed else None)
 
 
-@pytest.mark.slow
-@EITHER
-@engines(*ON_CPU, scores=RSCF_SCORES)
-def test_moved_rows_of_several_runs_and_queries_of_several_tiles(engine, score, is_indexed):
-    """Crops inside runs of 64 features, at their ends, and past what one lane sums."""
-    problem = operands(score, 7, 23, 1100, dims=[64, 65, 1100])
-    check(engine, problem, an_index(problem) if is_indexed else None)
-
-
 @engines(*ON_CPU, scores=ALL_SCORES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_queries_and_candidates_in_parts(engine, score, dtype, monkeypatch):
@@ -208,17 +199,6 @@ def test_queries_and_candidates_in_parts(engine, score, dtype, monkeypatch):
         if full is not None:
             assert part.dtype == full.dtype
             assert_close(part, full.double())
-
-
-@engines(*ENGINES)
-def test_many_candidates_in_few_features_come_in_stripes(engine):
-    check(engine, operands("l1", 3, 300 if engine.is_triton else 5_000, 2))
-
-
-@engines(*ENGINES)
-def test_one_row_named_by_every_pair(engine):
-    problem = operands("rotate", 6 if engine.is_triton else 60, 1, 50)
-    check(engine, problem, torch.zeros(len(problem.queries), 90, dtype=torch.int64))
 
 
 @engines(*ON_CPU)
@@ -399,15 +379,6 @@ def test_rows_that_no_pair_names_do_not_matter(engine, score):
     assert found.table.isfinite().all()
 
 
-@engines(*ON_CPU)
-def test_the_callers_floating_point_mode_survives(engine):
-    assert torch.set_flush_denormal(False)
-    for is_indexed in (False, True):
-        problem, index, grad = given_of("rotate", 5, 70, 40, is_indexed)
-        run(engine, problem, grad, index)
-    assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0
-
-
 @EITHER
 @engines(*ON_CPU)
 @pytest.mark.parametrize("angle", [30.0, 3e3, 1e5])
@@ -416,33 +387,6 @@ def test_angles_of_many_turns(engine, is_indexed, angle):
     problem.factor[3, :20] = 0.0
     problem.factor[5, 20:] *= -2.0
     check(engine, problem, an_index(problem) if is_indexed else None)
-
-
-@engines(*ON_CPU)
-def test_an_angle_that_only_a_tiny_factor_makes_small(engine):
-    problem = operands("rscf_rotate", 5, 23, 40, angle=1e12)
-    problem.factor *= 1e-7
-    check(engine, problem)
-
-
-@EITHER
-@engines(*ON_CPU)
-def test_angles_that_need_whole_turns_change_no_bit_of_others(engine, is_indexed):
-    """Angles near 0 take a shorter way, alone or between others."""
-    problem = operands("rscf_rotate", 5, 24, 150, angle=0.1)
-    near = torch.arange(0, 24, 2)
-    problem.factor[near] = 3 * (problem.factor[near] - 1)  # b - 1 is rounded
-    problem.factor[1::2] *= 100
-    queries, table, score = problem.queries, problem.table, problem.score
-    if is_indexed:
-        own = near.repeat(5, 1)
-        between = torch.stack([own, own + 1], -1).flatten(1)
-        alone = engine.indexed_scores(queries, table, own, score, None, problem.factor)
-        mixed = engine.indexed_scores(queries, table, between, score, None, problem.factor)[:, ::2]
-    else:
-        alone = engine.pairwise_scores(queries, table[near], score, None, problem.factor[near])
-        mixed = engine.pairwise_scores(queries, table, score, None, problem.factor)[:, near]
-    assert torch.equal(alone, mixed)
 
 
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")

@@ -44,14 +44,6 @@ def test_rscf_scores(engine, seed, nonfinite):
     check(engine, seed, nonfinite, rscf=True)
 
 
-@pytest.mark.slow
-@engines("reference", ISAS[0])
-@given(seed=SEEDS, nonfinite=st.booleans())
-@examples(300)
-def test_many_lists(engine, seed, nonfinite):
-    check(engine, seed, nonfinite)
-
-
 @engines(*ISAS, "baseline", scores=SCORES)
 def test_every_instruction_set_decides_near_ties(engine, score):
     """Rows within some roundings of the target's: no float32 pass can tell them apart."""

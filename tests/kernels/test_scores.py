@@ -11,21 +11,12 @@ import torch
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores, slopes
-from kgfast.kernels.scores import SCORES, Moves, get_score
+from kgfast.kernels.scores import SCORES, get_score
 from kgfast.ops.dispatch import get_backend
 
 NEW_TERM = SimpleNamespace(number=9, planes=1, root=False)
 UNKNOWN = dataclasses.replace(get_score("l1"), name="mine", code=99, term=NEW_TERM)
 RAISES = pytest.raises(ValueError, match=r"score: .*'mine'")
-
-
-@pytest.mark.parametrize(
-    ("name", "moves"),
-    [("l2", Moves.PHASE), ("rotate", Moves.SHIFT), ("dot", Moves.SHIFT), ("l1", "elsewhere")],
-)
-def test_moves_that_no_term_has_raise(name, moves):
-    with RAISES:
-        dataclasses.replace(get_score(name), name="mine", moves=moves)
 
 
 def test_only_layouts_share_a_code():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kgfast.kernels import cpu
 from kgfast.kernels.reference import tiles
 from kgfast.kernels.reference import topk as specification
-from kgfast.kernels.scores import get_score
 from support import oracles
 from support.engines import (
     INTERPRETED,
@@ -122,16 +121,6 @@ def test_the_best_equal_the_specification_where_survivors_overflow(engine, seed,
 
 def problem_of(queries, table, score, known=None, **options: Any) -> Problem:
     return Problem((queries, table, None, *(known or no_known(len(queries))), score), options)
-
-
-@engines("triton", scores=PLAIN_SCORES, quick=("rotate", "dot"))
-@pytest.mark.parametrize("kind", ["grid", "same", "close", "huge", "tiny"])
-def test_tables_that_are_hard(engine, score, kind):
-    generator = torch.Generator().manual_seed(0)
-    rows = cast(table_of(kind, 72, 3 * get_score(score).planes, generator), torch.float32)
-    known = torch.tensor([0, 3, 3]), torch.tensor([5, 0, 5])
-    problem = problem_of(rows[70:], rows[:70], score, known)
-    check(engine, problem, 6, is_packed=kind in ("grid", "huge"))
 
 
 def clustered(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
