@@ -112,25 +112,6 @@ def test_no_scripts_of_benchmarks_import_each_other_in_a_circle():
     assert arrows.cycles({name: at_once[name] | later[name] for name in at_once}) == []
 
 
-def test_circles_are_seen(tmp_path):
-    texts = {
-        "p": "from p import a\n",
-        "p.a": "from . import b\ndef f():\n    import p.c\n",
-        "p.b": "import p.c\n",
-        "p.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import f\n",
-    }
-    files = {}
-    for name, text in texts.items():
-        files[name] = tmp_path / ("__init__.py" if name == "p" else f"{name[2:]}.py")
-        files[name].write_text(text)
-    at_once, later = arrows.graphs(files)
-    assert at_once == {"p": {"p.a"}, "p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": set()}
-    assert later == {"p": set(), "p.a": {"p.c"}, "p.b": set(), "p.c": {"p.a"}}
-    assert arrows.cycles(at_once) == []
-    together = {name: at_once[name] | later[name] for name in files}
-    assert arrows.cycles(together) == [["p.a", "p.b", "p.c"]]
-
-
 def test_no_class_name_stands_for_two_things():
     homes: dict[str, list[str]] = {}
     for path in [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]:
@@ -138,41 +119,6 @@ def test_no_class_name_stands_for_two_things():
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
-
-
-# Names that modules of several folders have, and the one thing that each names.
-MEANINGS = {
-    "above": "all candidates above a threshold",
-    "backend": "the methods of the backend protocol",
-    "backward": "gradients of scores",
-    "canonical": "canonical scores",
-    "checks": "checks of what a caller gave",
-    "compose": "queries of training",
-    "filters": "filters of RSCF",
-    "known": "known triples",
-    "listed": "candidates that each query names",
-    "lists": "candidates that each query names, for operators without a kernel",
-    "losses": "losses over all candidates",
-    "med": "croppable embeddings",
-    "negatives": "sampled negatives",
-    "passes": "operations of losses on scores",
-    "prediction": "the best answers to queries",
-    "pull": "the pull of a distance's gradient",
-    "rank": "ranks",
-    "sampled": "losses of sampled negatives",
-    "scores": "scores",
-    "topk": "the best candidates",
-    "updates": "updates of rows by an optimizer",
-    "views": "tensors as kernels take them",
-}
-
-
-def test_no_module_name_stands_for_two_things():
-    homes: dict[str, int] = {}
-    for path in [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]:
-        if path.stem != "__init__":
-            homes[path.stem] = homes.get(path.stem, 0) + 1
-    assert {name for name, count in homes.items() if count > 1} == set(MEANINGS)
 
 
 def test_rooms_stand_on_few_floors():

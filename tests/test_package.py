@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-import re
 import shutil
 import subprocess
 import sys
@@ -96,13 +95,6 @@ def test_adapters_are_found_as_attributes():
 def test_kernels_import_nothing_of_kgfast():
     for path in ROOT.glob("kernels/**/*.py"):
         assert not any(name.startswith("kgfast") for name in imports_of(path)), path
-
-
-def test_nothing_imports_kernels_by_its_folder_name():
-    statement = re.compile(r"^\s*(?:from|import) kernels\b", re.MULTILINE)
-    assert statement.search("x = 1\n    from kernels.cpu import rank\n")
-    scripts = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
-    assert [it for it in [*SOURCES, *scripts] if statement.search(it.read_text())] == []
 
 
 def test_arrows_point_one_way():
