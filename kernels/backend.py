@@ -71,13 +71,12 @@ class LossPlan(NamedTuple):
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.
 
-    All arguments are checked, but ``checks`` may still hold checks of values. A backend that waits
-    for its device reads these checks then, and at the latest before the return. A score that a
-    backend does not know raises.
+    All arguments are checked, but ``checks`` may still hold checks of values, which a backend reads
+    before the return. Ids and row pointers are contiguous. An unknown score raises.
 
-    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (steps of optimizers:
-    :mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`), ``adversarial`` (:mod:`.cpu.passes`),
-    and on GPUs ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
+    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (:mod:`.cpu.updates`),
+    ``packing`` (:mod:`.cpu.panels`), ``adversarial`` (:mod:`.cpu.passes`), and on GPUs ``compose``,
+    ``filters``, and ``row_sums``, which sums rows with equal ids.
 
     If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
     N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for

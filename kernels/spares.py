@@ -17,34 +17,23 @@ class Spares:
     """Tensors on the CPU with values that are not needed, and constants, for :meth:`in_use`."""
 
     def __init__(self) -> None:
-        self._held: dict[object, Tensor] = {}  # one tensor of a kind
+        self._held: dict[object, Tensor] = {}  # one tensor of a shape and dtype
         self._constants: dict[object, Tensor] = {}
 
     def give(self, tensor: Tensor) -> None:
         """Keep the memory of a tensor that is not read again, unless it is part of a larger one."""
-        own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-        if own and tensor.device.type == "cpu":
-            self._held[_kind(tensor)] = tensor.detach()
+        is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+        if is_whole and tensor.device.type == "cpu":
+            self._held[tensor.shape, tensor.dtype] = tensor.detach()
 
     def take(self, like: Tensor) -> Tensor | None:
         """Hand over a tensor of the shape and dtype of another, if there is one."""
-        return self._held.pop(_kind(like), None)
+        return self._held.pop((like.shape, like.dtype), None) if like.device.type == "cpu" else None
 
-    def constant(
-        self, value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        """Return a tensor filled with ``value``: one tensor until code writes to it."""
-        key = value, shape, dtype, device
-        return self._kept(key, lambda: torch.full(shape, value, dtype=dtype, device=device))
-
-    def numbers(self, count: int, device: torch.device) -> Tensor:
-        """Return ``0 .. count - 1``, int64: one tensor until code writes to it."""
-        key = "numbers", count, device
-        return self._kept(key, lambda: torch.arange(count, dtype=torch.int64, device=device))
-
-    def _kept(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+    def constant(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """Return one tensor for a key until code writes to the tensor: a user's own may get it."""
         kept = self._constants.get(key)
-        if kept is None or kept._version:  # a user's own code, which gets ids, wrote to the tensor
+        if kept is None or kept._version:
             kept = self._constants[key] = make()
         return kept
 
@@ -54,7 +43,7 @@ class Spares:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let :func:`empty_like` and :func:`constant` take from these spares inside."""
+        """Let the functions of this module take from these spares inside."""
         token = _in_use.set(self)
         try:
             yield
@@ -76,19 +65,19 @@ def constant(
     value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a tensor filled with ``value``, which must only be read."""
-    spares = None if torch.compiler.is_compiling() else _in_use.get()
-    if spares is None:
+
+    def make() -> Tensor:
         return torch.full(shape, value, dtype=dtype, device=device)
-    return spares.constant(value, shape, dtype, device)
+
+    spares = None if torch.compiler.is_compiling() else _in_use.get()
+    return make() if spares is None else spares.constant((value, shape, dtype, device), make)
 
 
 def numbers(count: int, device: torch.device) -> Tensor:
     """Return ``0 .. count - 1``, int64, only to be read; not cached on a CPU, where counts vary."""
-    spares = _in_use.get()
-    if spares is None or device.type == "cpu":
+
+    def make() -> Tensor:
         return torch.arange(count, dtype=torch.int64, device=device)
-    return spares.numbers(count, device)
 
-
-def _kind(tensor: Tensor) -> object:
-    return tensor.shape, tensor.dtype, tensor.device
+    spares = None if device.type == "cpu" else _in_use.get()
+    return make() if spares is None else spares.constant((count, device), make)

@@ -15,6 +15,7 @@ from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
+from kgfast.kernels.spares import constant
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
@@ -190,7 +191,7 @@ class Run:
                 total = value if total is None else total + value
                 if not (self._is_deferred or math.isfinite(total)):
                     raise self._diverged(step, f"the loss is {float(total)}")
-                loss.backward(optimizer.spares.constant(1.0, (), value.dtype, device))
+                loss.backward(constant(1.0, (), value.dtype, device))
                 optimizer.collect()
         optimizer.step(self._rate(step))
         assert total is not None
