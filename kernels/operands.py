@@ -45,9 +45,7 @@ class Prepared:
     """Candidates, and facts about them, which are computed at first use.
 
     One object serves all batches of a call, or a step of training, and never longer: a table may
-    change. Tensors with torch's negative bit are replaced by plain numbers, since kernels read raw
-    memory. Graphs of torch.compile cannot read the bit; operators read it from the tensors of a
-    call.
+    change. Tensors with torch's negative bit are replaced, since kernels read raw memory.
     """
 
     table: Tensor  # [N, G], any floating dtype and strides, read in place

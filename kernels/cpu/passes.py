@@ -97,6 +97,14 @@ class _FusedAdversarial:
         return slopes
 
 
+def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of float64 radians, with the bits of the reference's trig."""
+    phases = phases.contiguous()
+    cosine, sine = torch.empty_like(phases), torch.empty_like(phases)
+    extension.cos_sin(machine(), phases, phases.numel(), cosine, sine)
+    return cosine, sine
+
+
 def _row_sums(scores: Tensor, count: int) -> tuple[Tensor, ...]:
     return scores.new_zeros((count, len(scores)), dtype=torch.float64).unbind()
 

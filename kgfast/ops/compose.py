@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Composition
-from kgfast.kernels.cpu import rotations
+from kgfast.kernels.cpu import passes
 from kgfast.kernels.reference import trig
 from kgfast.ops.differentiable import chosen_backend, has_gradients, is_transformed
 from kgfast.ops.dispatch import find_backend, get_backend, offers
@@ -113,7 +113,7 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     if not is_plain or torch.is_grad_enabled() or is_traced:
         return trig.cos_sin(phases)
     serves = find_backend(phases.device)[0] == "cpu"
-    return rotations.cos_sin(phases) if serves else trig.cos_sin(phases)
+    return passes.cos_sin(phases) if serves else trig.cos_sin(phases)
 
 
 def _kernels_of(tensor: Tensor) -> Any:

@@ -8,8 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast import ops
-from kgfast.kernels import cpu
 from kgfast.kernels.cpu import backward
 from kgfast.kernels.operands import NamedRows, Need
 from kgfast.kernels.scores import Term, get_score
@@ -387,22 +385,3 @@ def test_angles_of_many_turns(engine, is_indexed, angle):
     problem.factor[3, :20] = 0.0
     problem.factor[5, 20:] *= -2.0
     check(engine, problem, an_index(problem) if is_indexed else None)
-
-
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-@pytest.mark.parametrize("rows", [1000, 40_000])
-def test_packed_rows_of_products_change_no_bit(rows):
-    """One block of queries packs no rows, more blocks do, and more than 12 MiB are not packed."""
-    generator = torch.Generator().manual_seed(0)
-    queries, table = (torch.randn(n, 130, generator=generator) for n in (400, rows))
-    with ops.use_backend("cpu"):
-        found = [
-            torch.autograd.grad(
-                ops.pairwise_scores(leaf, table, "dot"), leaf, torch.ones(len(leaf), rows)
-            )[0]
-            for leaf in (queries.clone().requires_grad_(), queries[:150].clone().requires_grad_())
-        ]
-    exact = table.double().sum(0).expand(400, 130)
-    assert (found[0] - exact).abs().max() <= 1e-5 * table.abs().sum(0).max()
-    if rows == 1000:  # with more rows, stripes depend on the number of blocks
-        assert torch.equal(found[0][:150], found[1])

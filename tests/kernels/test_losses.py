@@ -231,25 +231,6 @@ def test_bits_do_not_depend_on_the_order_of_programs(engine, score):
 
 
 @SMALL
-@engines("triton", scores=FAST, quick=("dot",))
-def test_a_total_has_the_bits_of_its_parts(engine, score, monkeypatch):
-    """Both sum all candidates as one chunk: a total keeps room, so its chunks are smaller."""
-    from kgfast.kernels.triton import loss_tiles
-
-    monkeypatch.setattr(loss_tiles, "CHUNK_BYTES", 4 * 17 * 70)
-    *operands, indptr, indices = loss_problem(score)
-    labels = indptr, indices, 0.9, 0.01, score
-    total, _, gradients = engine.bce_total(*operands, *labels, divisor=1.0)
-    rows = engine.there(engine.bce(*operands, *labels)[0])
-    assert torch.equal(total, rows.sum().cpu())
-    parts = engine.bce_backward(torch.ones(17), *operands, *labels)
-    assert_same(gradients, parts)
-    halved, _, of_half = engine.bce_total(*operands, *labels, divisor=2.0)
-    assert torch.equal(2 * halved, total)
-    assert_same([2 * it for it in of_half], parts)
-
-
-@SMALL
 @engines(*ENGINES, quick=True)
 @pytest.mark.parametrize("shift", [-30.0, 0.0, 30.0])
 def test_small_and_large_scores_keep_their_digits(engine, shift):
