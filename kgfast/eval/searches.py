@@ -25,7 +25,7 @@ from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above, Known
 from kgfast.models.base import Side
-from kgfast.ops.above import check_max_results, check_thresholds, thresholds_of, too_many
+from kgfast.ops.above import check_max_results, thresholds_of
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
@@ -340,7 +340,6 @@ class AboveSearch(Search):
                 "TypeConstraints; topk(k=..., pad=True) takes a list for each query"
             )
         self.thresholds = thresholds_of(threshold, len(self.anchors), CPU)
-        check_thresholds(self.thresholds)
         self.most, self.count = max_results, 0
 
     @property
@@ -355,7 +354,10 @@ class AboveSearch(Search):
         shares, results = self._shares, self.results
         total = self.count if shares is None else shares.total(self.count, of_all=True)
         if total > self.most:
-            raise too_many(total, self.most)
+            raise ValueError(
+                f"max_results must be at least the number of results, {total:,}; got "
+                f"{self.most:,} (a higher threshold finds fewer)"
+            )
         if len(results) == 1 and (shares is None or shares.num_shares == 1):
             whole: Above = results[0].whole()
             return whole

@@ -50,8 +50,7 @@ def rank_counts(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device, id or number that does not fit; the message names the argument,
-        the first offending row and the allowed range. Nothing is computed.
+        As :func:`kgfast.ops.topk`; nothing is computed.
 
     Examples
     --------

@@ -105,8 +105,6 @@ def indexed_scores(
     ------
     ValueError, TypeError
         As :func:`kgfast.ops.pairwise_scores`, and for an id out of range.
-    RuntimeError
-        For ``sparse=True`` under ``torch.compile``.
 
     Examples
     --------
@@ -202,8 +200,6 @@ def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor) -> Tensor
     per_pair = grad.double().reshape(-1, index.numel()).sum(0)  # [B * K]
     if len(bias) == 1:
         return common.bias_gradient(per_pair, bias)
-    ids, owner = index.flatten().unique(return_inverse=True)
-    # Unlike index_add_, this sums in a fixed order on every device.
-    sums = per_pair.new_zeros(len(ids)).index_put_((owner,), per_pair, accumulate=True)
-    zeros = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
-    return zeros.index_copy_(0, ids, sums.to(bias.dtype))
+    # unlike index_add_, index_put_ sums in a fixed order on every device
+    sums = per_pair.new_zeros(len(bias)).index_put_((index.flatten(),), per_pair, accumulate=True)
+    return sums.to(bias.dtype)

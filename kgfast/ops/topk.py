@@ -104,12 +104,7 @@ def check_k(k: int, count: int | None) -> None:
 
 
 @operator("topk", waits=True)
-def _topk(
-    operands: Operands,
-    k: int,
-    known: Known | None,
-    pad: bool,
-) -> tuple[Tensor, Tensor]:
+def _topk(operands: Operands, k: int, known: Known | None, pad: bool) -> tuple[Tensor, Tensor]:
     refuse_unchecked("topk")
     checks = run.checks_for(operands.table.device)
     operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
