@@ -18,7 +18,6 @@ KINDS = {
     "rank": evaluations.rank,
     "topk": evaluations.topk,
     "neighbours": evaluations.neighbours,
-    "queries of models": evaluations.queries,
     "losses of samples": model_losses.sampled,
     "losses of all": model_losses.whole,
     "invalid operands": invalid.operators,

@@ -219,8 +219,12 @@ class _Gradient:
             values[0].new_empty(0) if tensor is None or not needed else torch.empty_like(tensor)
             for tensor, needed in zip(tensors, values[-1], strict=True)
         ]
-        if self._has_rows:  # sparse gradients are eager
-            made.append(torch.empty(0, dtype=torch.int64, device=values[0].device))
+        if self._has_rows:
+            count: int | torch.SymInt = 0
+            if values[self._sparse] and values[-1][self._table]:  # a number of distinct ids
+                count = torch.library.get_ctx().new_dynamic_size()
+                made[self._table] = made[self._table].new_empty(count, made[self._table].shape[1])
+            made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
         return made[0] if len(made) == 1 else tuple(made)
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:

@@ -39,8 +39,12 @@ def update_rows(
     :class:`kgfast.RowGradients`, and within :func:`kgfast.unchecked` ids are not checked: those
     out of range change nothing.
     """
+    count = 3 if isinstance(step, AdamStep) else 2
+    if len(tables) != count:
+        raise ValueError(f"tables must be {count}; got {len(tables)}")
     table = tables[0]
     for position, other in enumerate(tables):
+        check_tensor(f"tables[{position}]", other)
         if other.shape != table.shape or not serves_rows(other):
             raise ValueError(
                 f"tables[{position}] must be contiguous float32, all of one shape, on a device "

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 import kgfast
 from fuzz import dense, models
@@ -22,8 +21,6 @@ Scores = Callable[[Tensor], Tensor]
 def sampled(case: Case) -> None:
     """Attack nssa, margin, logistic, and med of croppable models."""
     drawn = models.draw(case, trains=True)
-    if drawn.name == "conve":
-        return
     side, name = case.choice(SIDES), case.choice(SAMPLED)
     name = "med" if drawn.dims is not None and case.chance(0.8) else name
     model, batch = drawn.model, case.pick.randint(1, 12)
@@ -79,8 +76,6 @@ def whole(case: Case) -> None:
     case.note(loss=name, side=side, reduction=reduction, smoothing=smoothing)
 
     def scores(tables: dict[str, Tensor]) -> Tensor:
-        if drawn.name == "conve":
-            return _conve(drawn, tables, anchors, hrt[:, 1], side)
         rows = hrt[:, None].repeat(1, count, 1)
         rows[..., 2 if side == "tail" else 0] = torch.arange(count)
         return models.score_of(drawn, tables, rows, side)
@@ -94,8 +89,6 @@ def whole(case: Case) -> None:
         rows = oracles.binary_cross_entropy(found, [[it] for it in targets.tolist()], a, c)
         return _reduced(rows, batch * count, reduction)
 
-    if drawn.name == "conve":
-        model.eval()
     with anywhere(case):
         given = (hrt,) if case.chance(0.5) else ((anchors, hrt[:, 1]), targets)
         options = {"side": side, "label_smoothing": smoothing, "reduction": reduction}
@@ -244,36 +237,6 @@ def _med(
 
 def _huber(x: Tensor) -> Tensor:
     return torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5)
-
-
-def _conve(
-    drawn: Drawn, tables: dict[str, Tensor], anchors: Tensor, relations: Tensor, side: str
-) -> Tensor:
-    """Compute the network by torch, on tables of another precision; in eval mode."""
-    model, dtype = drawn.model, tables["entity"].dtype
-    named = {
-        name: it.to(dtype) for name, it in model.state_dict().items() if it.is_floating_point()
-    }
-    leaves = dict(model.named_parameters())
-    own = {name: it.detach().to(dtype, copy=True).requires_grad_() for name, it in leaves.items()}
-    own["entity"], own["relation"], own["bias"] = (
-        tables["entity"], tables["relation"], tables["bias"],
-    )  # fmt: skip
-    get = {**named, **own}.__getitem__
-    offset = len(tables["relation"]) // 2 if side == "head" else 0
-    rows = [get("entity")[anchors], get("relation")[relations + offset]]
-    image = torch.cat([it.view(len(anchors), 1, 4, 4) for it in rows], 2)
-
-    def normal(x: Tensor, name: str) -> Tensor:
-        mean, spread = get(f"{name}.running_mean"), get(f"{name}.running_var")
-        return functional.batch_norm(x, mean, spread, get(f"{name}.weight"), get(f"{name}.bias"))
-
-    x = normal(image, "image_norm")
-    x = functional.conv2d(x, get("convolution.weight"), get("convolution.bias"))
-    x = normal(x, "feature_norm").relu().flatten(1)
-    x = functional.linear(x, get("projection.weight"), get("projection.bias"))
-    x = normal(x, "hidden_norm").relu()
-    return x @ get("entity").T + get("bias")
 
 
 def _triples(case: Case, model: Any, batch: int) -> Tensor:

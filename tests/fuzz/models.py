@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fuzz.case import Case, matrix
-from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
+from kgfast import MED, RSCF, Candidates, ComplEx, DistMult, RotatE, TransE
 from support import oracles
 from support.problems import cast, strided
 
-NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
+NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "rescal")
 FILTERED = ("rotate", "transe", "distmult", "complex")
 _DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _VALUES = ("normal", "normal", "grid", "few", "lognormal")
@@ -63,7 +63,7 @@ class Rescal:
         return Candidates(self.entity)
 
 
-def draw(case: Case, *, trains: bool = False, computes: bool = True) -> Drawn:
+def draw(case: Case, *, trains: bool = False) -> Drawn:
     """Draw a model; in training with tables that require gradients, in float32 or float64.
 
     Such tables are parameters, or computed from leaves, as the output of an encoder is.
@@ -76,7 +76,7 @@ def draw(case: Case, *, trains: bool = False, computes: bool = True) -> Drawn:
     if name == "rescal":
         dtype = torch.float32
     leaves: list[Tensor] = []
-    is_computed = trains and computes and case.chance(0.3)
+    is_computed = trains and case.chance(0.3)
 
     def table(rows: int, width: int, scale: float = 1.0) -> Tensor:
         found = cast(scale * matrix(case, values, rows, width), dtype)
@@ -92,7 +92,7 @@ def draw(case: Case, *, trains: bool = False, computes: bool = True) -> Drawn:
         transforms = name in ("rotate", "transe") and case.chance(0.7)
         drawn.model = RSCF(drawn.model, transforms, seed=case.pick.randrange(2**31))
         drawn.rscf = True
-    if name not in ("conve", "rescal") and case.chance(0.35):
+    if name != "rescal" and case.chance(0.35):
         _croppable(case, drawn, dim)
     case.note(model=name, dtype=dtype, values=values, entities=entities, relations=relations)
     case.note(dim=dim, rscf=drawn.rscf, med=drawn.dims, split=drawn.split, computed=is_computed)
@@ -125,22 +125,7 @@ def _model(case: Case, name: str, entities: int, relations: int, dim: int, table
         return DistMult(table(entities, dim), table(relations, dim))
     if name == "complex":
         return ComplEx(table(entities, 2 * dim), table(relations, 2 * dim), layout=layout)
-    if name == "rescal":
-        return Rescal(table(entities, dim), torch.randn(relations, dim, dim))
-    return _conve(case, entities, relations, table)
-
-
-def _conve(case: Case, entities: int, relations: int, table: Any) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(case.pick.randrange(2**31))
-        model = ConvE(
-            *(table(entities, 16), table(2 * relations, 16)),
-            embedding_height=4, channels=3, input_dropout=0.0, feature_dropout=0.0,
-            hidden_dropout=0.0,
-        )  # fmt: skip
-    with torch.no_grad():
-        model.bias.copy_(case.normal(entities))
-    return model.requires_grad_(model.entity.requires_grad)
+    return Rescal(table(entities, dim), torch.randn(relations, dim, dim))
 
 
 def _croppable(case: Case, drawn: Drawn, dim: int) -> None:

@@ -72,10 +72,6 @@ def test_a_run_with_it_learns(backend, negatives):
     before = trainer.evaluate("valid").mr
     trainer.fit()
     assert trainer.evaluate("valid").mr < 0.9 * before
-
-def test_hyperparameters_of_others_are_refused():
-    with pytest.raises(ValueError, match="loss.alpha: goes with loss.name nssa"):
-        trainer_of(loss={"name": "squared", "alpha": 2.0})
 """
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast import (
     CP,
@@ -19,7 +18,7 @@ from kgfast import (
     losses,
 )
 from kgfast.losses import regularizers, relation_task
-from support.mistakes import each_of
+from support.memory import PeakMemory
 
 N, R, D = 9, 3, 4
 HRT = torch.tensor([[0, 1, 2], [3, 0, 3], [0, 1, 5], [8, 2, 0]])
@@ -86,18 +85,6 @@ def test_penalties_and_gradients_are_those_of_the_formula(name, kind):
     assert both[0].item() == pytest.approx(both[1].item())
 
 
-@pytest.mark.parametrize("kind", ["complex", "complex interleaved"])
-def test_cubes_have_second_derivatives(kind):
-    model = MODELS[kind](R).double()
-
-    def total(entity):
-        return regularizers.n3(model.with_entity(entity), HRT)
-
-    entity = model.entity.detach().clone().requires_grad_()
-    assert torch.autograd.gradcheck(total, (entity,), fast_mode=True)
-    assert torch.autograd.gradgradcheck(total, (entity,), fast_mode=True)
-
-
 @pytest.mark.parametrize("order", ["appended", "interleaved"])
 @pytest.mark.parametrize(("name", "kind"), [it for it in CASES if it[1] in ("cp", "complex")])
 def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, kind, order):
@@ -110,25 +97,12 @@ def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, 
     torch.testing.assert_close(turned, plain(name, inner, t, back, h).mean())
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers of any tensor that an operator makes."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for it in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(it, torch.Tensor):
-                self.numbers = max(self.numbers, it.numel())
-        return made
-
-
 @pytest.mark.parametrize("name", ["l2", "dura"])
 def test_matrices_of_relations_are_not_repeated_for_triples(name):
-    model, triples = RESCAL.init(N, R, 16, seed=0), HRT.repeat(100, 1)
-    with Largest() as largest:
+    model, triples = RESCAL.init(N, R, 64, seed=0), HRT.repeat(1000, 1)
+    with PeakMemory("cpu") as peak:  # 64 MiB, if they were
         getattr(losses.regularizers, name)(model, triples).backward()
-    assert largest.numbers <= max(model.relation.numel(), len(triples) * 16)
+    assert peak.bytes < 24 << 20
 
 
 @pytest.mark.parametrize("name", ["n3", "l2", "dura"])
@@ -147,25 +121,18 @@ def test_models_that_a_penalty_does_not_fit_are_refused(name):
     assert regularizers.l2(model, HRT) > 0
 
 
-BAD = {
-    ValueError: {
-        "relation 3": lambda m: regularizers.n3(m, [(0, R, 1)]),
-        "side must be": lambda m: regularizers.l2(m, HRT, side="tails"),
-        "heads": lambda m: losses.relation_logits(m, torch.tensor([N]), torch.tensor([0])),
-        "tails": lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
-    },
-    TypeError: {
-        "ConvE would run the network for every relation": lambda m: losses.relation_logits(
-            ConvE.init(N, R, 8, embedding_height=2, seed=0), torch.tensor([0]), torch.tensor([0])
-        ),
-    },
-}
-
-
-@each_of(BAD)
-def test_bad_input_is_named(error, message, call):
-    with pytest.raises(error, match=message):
-        call(MODELS["distmult"](R))
+def test_bad_input_is_named():
+    model, zero = MODELS["distmult"](R), torch.tensor([0])
+    conve = ConvE.init(N, R, 8, embedding_height=2, seed=0)
+    for error, message, call in (
+        (ValueError, "relation 3", lambda: regularizers.n3(model, [(0, R, 1)])),
+        (ValueError, "side must be", lambda: regularizers.l2(model, HRT, side="tails")),
+        (ValueError, "heads", lambda: losses.relation_logits(model, zero + N, zero)),
+        (ValueError, "tails", lambda: losses.relation_logits(model, zero.repeat(2), zero)),
+        (TypeError, "ConvE would run", lambda: losses.relation_logits(conve, zero, zero)),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 LOGITS = {

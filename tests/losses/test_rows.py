@@ -24,7 +24,6 @@ MODELS = {
     "rscf of complex": {"model": {"name": "complex", **NO_GAMMA, **FILTERED}},
     "med of rscf": {"model": FILTERED, "med": {"dims": [4, 16]}},
 }
-IN_ONE_PASS = ("rotate", "transe", "complex", "rescal", "gamma and bias", "med")
 
 
 class Biased(DistMult):
@@ -107,26 +106,6 @@ def test_gradients_of_rows_are_those_of_the_table(name, negatives):
         assert torch.equal(rows.ids, used)
         # one tensor already, and in order
         assert rows.rows.data_ptr() == entity._values().data_ptr()
-
-
-@pytest.mark.parametrize("name", IN_ONE_PASS)
-def test_the_rows_of_lists_stay_where_the_kernel_wrote_them(name, monkeypatch):
-    """Anchors are among them from the start: nothing is copied to make room."""
-    written = []
-    sparse_tensor = torch.sparse_coo_tensor
-
-    def watched(indices, values, *args, **options):
-        written.append(values.data_ptr())
-        return sparse_tensor(indices, values, *args, **options)
-
-    model = made(name)
-    loss = losses.med if "med" in name else losses.nssa
-    batch, ids, _ = next(batches_of("per_row"))
-    value = loss(model, batch.triples, ids[:, :3], side=batch.side, sparse=True)
-    monkeypatch.setattr(torch, "sparse_coo_tensor", watched)
-    gradients = gradients_of(model, value)
-    entity = next(it for key, it in gradients.items() if key.endswith("entity"))
-    assert written[0] == entity._values().data_ptr()
 
 
 @pytest.mark.parametrize("kind", ["complex", "rescal", "cp"])

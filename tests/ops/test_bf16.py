@@ -13,7 +13,6 @@ from kgfast.kernels import cpu
 from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops import run
 from support.engines import INTERPRETED
-from support.problems import DTYPES, cast, strided
 from support.rounded import Asked, excess, expected
 from support.tensor_cores import tensor_cores
 
@@ -89,27 +88,6 @@ def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, scale, sm
     found = torch.autograd.grad(rows, leaves, grad)
     for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
         assert not excess(got, right, bound)
-
-
-@EACH_LOSS
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.usefixtures("backend")
-def test_tables_of_any_dtype_and_stride(loss, dtype):
-    """Numbers of a table are rounded by way of float32, and its gradients have its dtype."""
-    queries, table, bias, targets, grad = problem(20, 90, 40)
-    table = cast(table.double(), dtype)
-    whole = table.float().requires_grad_()
-    want = of_loss(loss, queries, whole, bias, targets, 0.0)
-    (gradient,) = torch.autograd.grad(want, whole, grad)
-    for layout in ("plain", "rows", "columns"):
-        laid = strided(table, layout).requires_grad_()
-        spread = strided(queries, "columns")
-        rows = of_loss(loss, spread, laid, bias, targets, 0.0)
-        assert torch.equal(rows, want)
-        (found,) = torch.autograd.grad(rows, laid, grad)
-        assert found.dtype == dtype
-        ulp = max(torch.finfo(dtype).eps, 1e-6)  # the reference rounds once, from float64
-        torch.testing.assert_close(found.float(), gradient, rtol=ulp, atol=1e-6)
 
 
 @EACH_LOSS

@@ -17,7 +17,6 @@ from support.operators import (
     LABELS,
     LOSSES,
     NAMES,
-    POSITIVES,
     SCORED,
     TARGETS,
     TOTALS,
@@ -301,18 +300,6 @@ def test_only_gradients_that_are_needed_are_computed(name, wanted, asked):
     assert [it.grad is not None for it in tensors] == list(needed)
 
 
-@pytest.mark.usefixtures("backend")
-def test_order_and_repetition_of_positives_do_not_matter():
-    tensors = operands("bce")
-    sets = [sorted(set(ids), reverse=True) for ids in POSITIVES]
-    indptr = torch.tensor([0, *map(len, sets)]).cumsum(0)
-    ids = torch.tensor([id for own in sets for id in own])
-    rows, again = served("bce", tensors), ops.bce(*tensors, indptr, ids, *LABELS, "rotate")
-    assert torch.equal(rows, again)
-    made = gradients(rows, tensors), gradients(again, tensors)
-    assert all(map(torch.equal, *made))
-
-
 @EACH_LOSS
 @pytest.mark.usefixtures("backend")
 def test_an_overflow_of_finite_numbers_is_a_loss_that_is_not_finite(name):
@@ -400,33 +387,3 @@ def test_memory_of_losses_stays_below_64_mib(loss, score, backend):
         with PeakMemory("cpu") as peak:
             run(*tensors)
     assert peak.bytes < sum(4 * it.numel() for it in tensors) + limit
-
-
-def test_kept_scores_serve_one_backward_and_change_no_bit(monkeypatch):
-    """A second backward through a retained graph scores again; so do many scores."""
-    backend = get_backend("cpu")
-    generator = torch.Generator().manual_seed(3)
-    queries = torch.randn(9, 8, generator=generator).requires_grad_()
-    table = torch.randn(300, 8, generator=generator).requires_grad_()
-    targets = torch.randint(300, (9,), generator=generator)
-    scored: list[int] = []
-    scores = backend.scores
-
-    def counting(operands, *args, **kwargs):
-        scored.append(operands.num_queries * operands.candidates.num_rows)
-        return scores(operands, *args, **kwargs)
-
-    monkeypatch.setattr(backend, "scores", counting)
-    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
-    first = torch.autograd.grad(total, (queries, table), retain_graph=True)
-    assert sum(scored) == 9 * 300
-    second = torch.autograd.grad(total, (queries, table))
-    assert sum(scored) == 2 * 9 * 300
-    plan = backend.loss_plan(operands_of(queries, table, "dot"))
-    monkeypatch.setattr(backend, "loss_plan", lambda _: plan._replace(kept=9 * 300 - 1))
-    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
-    third = torch.autograd.grad(total, (queries, table))
-    assert sum(scored) == 4 * 9 * 300
-    for a, b, c in zip(first, second, third, strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c)

@@ -189,14 +189,6 @@ def test_a_mask_of_what_has_a_label_is_refused(backend):
         ops.cross_entropy(*given.values(), everything, TARGETS, 0.0, "dot")
 
 
-def test_scores_of_a_mask_are_minus_infinity(backend):
-    bias = torch.zeros(N)
-    bias[5] = -INF
-    scores = call("pairwise", operands(), "l1", bias)
-    assert (scores == -INF).nonzero()[:, 1].tolist() == [5] * B
-    assert (call("indexed", operands(), "l1", bias) == -INF).sum() == 2
-
-
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("pool", [True, False])
 def test_sampled_losses_name_the_row(backend, value, pool):

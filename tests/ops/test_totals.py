@@ -4,18 +4,10 @@ import pytest
 import torch
 
 from kgfast import ops
-from kgfast.kernels import cpu, losses
+from kgfast.kernels import losses
 from kgfast.kernels.cpu import backend as cpu_backend
 from support.memory import PeakMemory
-from support.operators import (
-    TOTALS,
-    B,
-    N,
-    dense,
-    doubles,
-    operands,
-    served,
-)
+from support.operators import TOTALS, B, N, dense, doubles, operands, served
 from support.problems import SCORES
 from support.sampled import threads
 
@@ -94,35 +86,6 @@ def test_blocks_of_queries_add_up_in_any_number_of_threads():
     right = dense(name, exact, "dot")
     for one, other in zip(runs[0], [right, *gradients(right, exact)], strict=True):
         assert (one - other).abs().max() <= 1e-5 * other.abs().max()
-
-
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-@pytest.mark.usefixtures("blocks")
-def test_scores_are_made_once(monkeypatch):
-    made, scores = [], cpu_backend.scores
-
-    def recording(operands, *given, **options):
-        made.append(operands.num_queries)
-        return scores(operands, *given, **options)
-
-    monkeypatch.setattr(cpu_backend, "scores", recording)
-    tensors = some("cross_entropy_total")
-    gradients(total_of("cross_entropy_total", tensors), tensors)
-    assert made == [2, 2, 1]
-    monkeypatch.setattr(losses, "_LEAST_QUERIES", 3)  # than which two are fewer
-    gradients(total_of("cross_entropy_total", tensors), tensors)
-    assert made[3:] == [B, B]
-
-
-@EACH
-@pytest.mark.parametrize("factor", [4.0, 0.3])
-@pytest.mark.usefixtures("backend")
-def test_a_gradient_of_the_total_scales_its_own(name, factor):
-    tensors = some(name)
-    once = gradients(factor * total_of(name, tensors), tensors)
-    torch.testing.assert_close(once, gradients(factor * rows_of(name, tensors).sum(), tensors))
-    plain = gradients(total_of(name, tensors), tensors)
-    assert factor != 4.0 or all_equal(once, [4 * it for it in plain])
 
 
 @EACH

@@ -8,8 +8,7 @@ import torch
 import kgfast
 from kgfast import losses, ops
 from kgfast.kernels.backend import AdamStep
-from kgfast.kernels.checks import Values, checks_values, without_values
-from kgfast.ops.values import safe_ids
+from kgfast.kernels.checks import checks_values
 
 N, D, B = 7, 4, 3
 PAST = torch.tensor([[0, 6, 10**15], [1, -(10**15), 2], [3, 7, -1]])  # ids of rows, and others
@@ -145,17 +144,6 @@ def test_what_writes_checks_its_ids_nonetheless() -> None:
     step = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, 1)
     with kgfast.unchecked(), pytest.raises(ValueError, match=r"ids\[0\] must be in 0 .. 1"):
         ops.update_rows(tables, torch.tensor([2]), torch.ones(1, 1), step)
-
-
-def test_trusted_ids_are_taken_as_they_are() -> None:
-    ids = torch.tensor([0, 9])
-    with without_values(Values.TRUSTED):
-        assert not checks_values()
-        assert safe_ids("ids", ids, 2) is ids
-        with kgfast.unchecked():
-            assert safe_ids("ids", ids, 2).tolist() == [0, 1]
-    with pytest.raises(ValueError, match=r"ids\[1\] must be in 0 .. 1; got 9"):
-        safe_ids("ids", ids, 2)
 
 
 def test_a_block_holds_in_its_own_thread() -> None:
