@@ -85,7 +85,6 @@ TYPES = [
     ("error", "name", "change", "message"),
     [(error, *case) for error, table in ((ValueError, VALUES), (TypeError, TYPES))
      for case in table],
-    ids=str,
 )  # fmt: skip
 def test_bad_input_is_named(error, name, change, message):
     with pytest.raises(error, match=message) as caught:
