@@ -84,8 +84,7 @@ def rows_of_graph(
         own = {f"{name}/{_step(path)}": cache(partial(model_at, path)) for path in paths}
         models |= own
         last.append(list(own)[-1])
-    graph = RunFolder(folder / names[0]).load_graph()  # measures need the ids of the runs
-    dataset = graph.read(dataset, str(source))
+    dataset = RunFolder(folder / names[0]).load_graph()  # measures need the ids of the runs
     study = Study(dataset, source, folder, counts)
     constant = {f"{CONSTANT}/0": lambda: study.constant}
     say(f"{source.name}: {len(models)} checkpoints, exactly")

@@ -13,8 +13,7 @@ from kgfast.adapters.official import load_official
 from kgfast.datasets import load as load_data
 from kgfast.graph import Names
 from kgfast.models import Reciprocal
-from kgfast.training import is_saved, write_tables
-from kgfast.whole_files import new_folder
+from kgfast.training import is_saved, save
 
 __all__ = ["FORMATS", "convert"]
 
@@ -69,8 +68,7 @@ def convert(
             f"is a {type(inner).__name__}: rank it in Python"
         )
     names = _checked_names(source, model, names, data)
-    with new_folder(out) as scratch:
-        write_tables(scratch, model, names, about={"converted_from": chosen})
+    save(model, out, entities=names[0], relations=names[1])
     return sorted(Path(out).iterdir())
 
 

@@ -3,7 +3,6 @@
 ============  ====================================================================================
 target        files
 ============  ====================================================================================
-npy           what :func:`kgfast.save` writes, but the tables as ``entity.npy`` and ``relation.npy``
 safetensors   what :func:`kgfast.save` writes: any model
 official      what ``save_model`` of the official RotatE code writes: ``checkpoint``, the tables as
               ``.npy`` and ``config.json``; with ``entities.dict`` and ``relations.dict``
@@ -13,8 +12,8 @@ Names stand beside the tables in the order of rows, as ``entities.json`` and ``r
 model with a score that the target lacks is refused: the tables would have another meaning there.
 """
 
+import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,10 @@ from kgfast.models import (
     in_layout,
 )
 from kgfast.text import shown
-from kgfast.training import LoadedRun, write_json, write_tables
+from kgfast.training import LoadedRun, save
 from kgfast.whole_files import new_folder
 
+TARGETS = ("safetensors", "official")
 PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
 _DEFAULT_GAMMA = 12.0  # for scores without a margin; the official code wants a number
 _RATE = 1e-4  # rate of the official code, for models that were not trained here
@@ -54,33 +54,20 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
     """
     if to not in TARGETS:
         raise ValueError(f"to must be one of {', '.join(TARGETS)}; got {to!r}")
-    with new_folder(out) as scratch, torch.no_grad():
-        TARGETS[to](run, scratch)
+    if to == "safetensors":
+        entities, relations = run.vocabulary or (None, None)
+        save(run.model, out, entities=entities, relations=relations, known=run.saved_known)
+    else:
+        with new_folder(out) as scratch, torch.no_grad():
+            _to_official(run, scratch)
     return sorted(Path(out).iterdir())
-
-
-def _to_npy(run: LoadedRun, out: Path) -> None:
-    _plain(run.model, "a pair of .npy tables")
-    model = run.model.model if isinstance(run.model, MED) else run.model
-    _write(run, model, out, as_npy=True)
-
-
-def _to_safetensors(run: LoadedRun, out: Path) -> None:
-    _write(run, run.model, out)
-
-
-def _write(run: LoadedRun, model: Model, out: Path, *, as_npy: bool = False) -> None:
-    """Write the folder that :func:`kgfast.load_run` reads."""
-    about = {} if run.config is None else {"config": run.config.to_dict()}
-    names = run.vocabulary or (None, None)
-    write_tables(out, model, names, known=run.saved_known, about=about, as_npy=as_npy)
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
     theirs = "the official RotatE code"
     model = _plain(run.model, theirs)
     if isinstance(model, CP | RESCAL):  # other models of these names there
-        raise ValueError(f"{type(model).__name__} does not fit {theirs}: export it with --to npy")
+        raise ValueError(f"{type(model).__name__} does not fit {theirs}: try --to safetensors")
     if run.model.has_inverses:
         raise ValueError(f"reciprocal relations do not fit {theirs}, which has no inverses")
     if isinstance(model, RotatE):
@@ -105,7 +92,8 @@ def _to_official(run: LoadedRun, out: Path) -> None:
     if isinstance(model, ComplEx):
         relation = in_layout(relation, model.layout, "halves")
     gamma = float(getattr(model, "gamma", _DEFAULT_GAMMA))
-    write_json(out / "config.json", _official_config(run, model, gamma))
+    config = json.dumps(_official_config(run, model, gamma), indent=1)
+    (out / "config.json").write_text(config + "\n", encoding="utf-8")
     # options as float64: the official code casts them, load_official reads them unchanged
     state = {
         "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
@@ -148,13 +136,6 @@ def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, An
         "countries": False,
         "test_batch_size": 16,
     }
-
-
-TARGETS: dict[str, Callable[[LoadedRun, Path], None]] = {
-    "npy": _to_npy,
-    "safetensors": _to_safetensors,
-    "official": _to_official,
-}
 
 
 def _plain(model: Model, target: str) -> Model:

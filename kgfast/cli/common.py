@@ -162,18 +162,6 @@ def json_line(value: dict[str, Any]) -> str:
     return text
 
 
-def check_limits(folder: Path, limits: dict[str, Any]) -> None:
-    """Refuse options for tables if the folder holds a run."""
-    from kgfast.training import RunFolder
-
-    given = [name for name, value in limits.items() if value is not None]
-    if given and RunFolder(folder).holds_a_run():
-        raise ValueError(
-            f"--{given[0].replace('_', '-')} is for folders of tables, but {folder} is a run with "
-            f"tables in memory: kgfast export {folder} --to npy makes such a folder"
-        )
-
-
 def check_no_options(why: str, given: dict[str, Any]) -> None:
     """Check that none of some options is given."""
     for name, value in given.items():
@@ -185,30 +173,15 @@ def load(
     folder: Path,
     checkpoint: flags.Which,
     data: Path | Literal[False] | None,
-    set: flags.Set,
     *,
     as_table: bool = False,
     trust: bool = False,
 ) -> Any:
-    """Load a run on the device of the config, or a saved model, also of the official code."""
-    from kgfast.training.loading import load_run, loaded_tables
-    from kgfast.training.saved import holds_tables, is_saved
+    """Load a run on the device of the config, or a saved model."""
+    from kgfast.training import load_run
 
-    if holds_tables(folder) and not is_saved(folder):
-        from kgfast.adapters.official import load_official
-
-        if as_table:
-            raise ValueError(f"{folder}: kgfast convert makes a folder that is read in blocks")
-        model = load_official(folder)
-        return loaded_tables(folder, model, (None, None), None, data)
     return load_run(
-        folder,
-        data,
-        checkpoint=checkpoint.value,
-        device=None,
-        overrides=set,
-        as_table=as_table,
-        trust=trust,
+        folder, data, checkpoint=checkpoint.value, device=None, as_table=as_table, trust=trust
     )
 
 
@@ -223,7 +196,7 @@ def load_known(folder: Path, loaded: Any) -> Any:
         return KnownTriples.open(folder)
     names = loaded.vocabulary or (None, None)
     with reading(folder, "--known"):
-        return with_data(folder, loaded.model, names, load_data(folder))[1].known()
+        return with_data(folder, names, load_data(folder)).known()
 
 
 class Chosen(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_limits, check_no_options, command, load, say
+from kgfast.cli.common import check_no_options, command, load, say
 
 Sides = StrEnum("Sides", "head relation tail")
 
@@ -56,7 +56,6 @@ def evaluate(
         ),
     ] = False,
     max_memory: flags.Memory = None,
-    set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Rank a split, or classify triples, with a run or with tables."""
@@ -67,7 +66,7 @@ def evaluate(
         check_no_options("ranks, which --classify does not", of_ranks)
         from kgfast.eval.classification import class_table
 
-        loaded = load(run, checkpoint, data, set, trust=trust)
+        loaded = load(run, checkpoint, data, trust=trust)
         is_of_config = data is not None and loaded.config is not None
         found = loaded.classify(loaded.config.dataset.folder(data) if is_of_config else data)
         say(f"by the {_which(run, checkpoint, loaded)}")
@@ -78,9 +77,8 @@ def evaluate(
 
     sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
     given: dict[str, Any] = {"max_memory": max_memory}
-    check_limits(run, {"known": known, **given})
     in_blocks = max_memory is not None
-    loaded = load(run, checkpoint, data, set, as_table=in_blocks, trust=trust)
+    loaded = load(run, checkpoint, data, as_table=in_blocks, trust=trust)
     if known is not None:
         given["known"] = KnownTriples.open(known)
     if types is not None:

@@ -51,11 +51,8 @@ def explain(
     from kgfast.training import RunFolder
     from kgfast.training.build import device_of
     from kgfast.training.loading import names_of_run
-    from kgfast.training.saved import holds_tables
 
     check_out(out)
-    if holds_tables(run):
-        raise ValueError(f"{run} holds tables, not a run: the training is unknown")
     folder = RunFolder(run)
     config = folder.read_config()
     device = device_of(config)

@@ -9,7 +9,6 @@ import typer
 
 from kgfast.cli import flags
 from kgfast.cli.common import (
-    check_limits,
     check_no_options,
     check_out,
     command,
@@ -94,7 +93,6 @@ def predict(
     as_json: flags.AsJson = False,
     out: flags.Out = None,
     max_memory: flags.Memory = None,
-    set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Predict tails, heads or relations, or the best facts of all."""
@@ -121,8 +119,7 @@ def predict(
             raise ValueError("give --relation, one for all or one for each")
     if candidates and types:
         raise ValueError("give --candidates or --types, not both")
-    check_limits(run, {"max_memory": max_memory})
-    loaded = load(run, checkpoint, data, set, as_table=max_memory is not None, trust=trust)
+    loaded = load(run, checkpoint, data, as_table=max_memory is not None, trust=trust)
     entities, relations = loaded.vocabulary or (None, None)
     given = {
         f"{role}s": _ids(f"--{role}", names, relations if role == "relation" else entities)

@@ -17,7 +17,6 @@ def report(
     hits: flags.Hits = None,
     checkpoint: flags.Checkpoint = flags.Which.best,
     data: flags.Data = None,
-    set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Write the results of a run on one page of HTML."""
@@ -31,7 +30,6 @@ def report(
         data=data,
         checkpoint=checkpoint.value,
         device=None,
-        overrides=set,
         trust=trust,
     )
     say(str(path))

@@ -39,7 +39,6 @@ def serve(
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
     checkpoint: flags.Checkpoint = flags.Which.best,
     data: flags.Data = None,
-    set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Answer queries over HTTP: a page, /topk, /rank and /score."""
@@ -53,7 +52,7 @@ def serve(
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    loaded = load(run, checkpoint, data, set, trust=trust)
+    loaded = load(run, checkpoint, data, trust=trust)
     model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
     check_names(names, model)
     if dim is not None:

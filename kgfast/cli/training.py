@@ -10,7 +10,7 @@ from kgfast.cli import flags
 from kgfast.cli.common import choose, command, load, say
 from kgfast.text import escaped
 
-Target = StrEnum("Target", "npy safetensors official")
+Target = StrEnum("Target", "safetensors official")
 
 
 @command
@@ -53,13 +53,12 @@ def export(
         Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
     ] = None,
     checkpoint: flags.Checkpoint = flags.Which.best,
-    set: flags.Set = None,
     trust: flags.Trust = False,
 ) -> None:
     """Write a trained model for another program."""
     from kgfast.adapters.export import export_run
 
-    loaded = load(run, checkpoint, False, set, trust=trust)
+    loaded = load(run, checkpoint, False, trust=trust)
     for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
         say(str(path))
 

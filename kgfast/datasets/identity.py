@@ -1,10 +1,7 @@
-"""Compare datasets as graphs: digests that do not depend on order, and differences."""
+"""Digests of datasets as graphs, which do not depend on order."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +9,6 @@ from numpy.typing import NDArray
 
 from kgfast.datasets.dataset import SPLITS, Dataset
 from kgfast.rng import scrambled
-from kgfast.text import shown
-
-_FIRST = 5  # differences in a message
 
 
 def names_digest(dataset: Dataset) -> str:
@@ -42,31 +36,6 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
         digest = hashlib.blake2b(value.astype("<u8").tobytes(), digest_size=16)
         digests[split] = digest.hexdigest()
     return digests
-
-
-def differences(own: Dataset, other: Dataset, whose: str) -> list[str]:
-    """Say what another dataset lacks and what it has in addition: five of each.
-
-    Triples are compared if both datasets have equal names. ``whose`` is the own dataset in words.
-    """
-    problems: list[str] = []
-    for what in ("entities", "relations", *SPLITS):
-        if what == SPLITS[0] and problems:
-            break
-        here, there = _contents(own, what), _contents(other, what)
-        for verb, more in (("lacks", here - there), (f"has beyond {whose}", there - here)):
-            if more:
-                first = ", ".join(map(shown, islice(more.elements(), _FIRST)))
-                dots = ", ..." * (more.total() > _FIRST)
-                problems.append(f"{what}: {verb} {more.total():,}: {first}{dots}")
-    return problems
-
-
-def _contents(dataset: Dataset, what: str) -> Counter[Any]:
-    if what not in SPLITS:
-        return Counter(getattr(dataset, what).names)
-    entity, relation = dataset.entities.name, dataset.relations.name
-    return Counter((entity(h), relation(r), entity(t)) for h, r, t in dataset.split(what))
 
 
 def _digest_of_names(*vocabularies: Iterable[str]) -> str:

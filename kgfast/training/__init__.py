@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from kgfast.training.loop import Run
     from kgfast.training.objective import Objective
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
-    from kgfast.training.run_folder import RunFolder, RunGraph
-    from kgfast.training.saved import is_saved, save, write_json, write_names, write_tables
+    from kgfast.training.run_folder import RunFolder
+    from kgfast.training.saved import is_saved, save
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
     "callbacks": ("Callback",),
-    "run_folder": ("RunFolder", "RunGraph"),
+    "run_folder": ("RunFolder",),
     "config": ("Config",),
     "data": ("Batch", "Negatives", "asked_of"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
@@ -29,7 +29,7 @@ _HOMES = {
     "loop": ("Run",),
     "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
-    "saved": ("is_saved", "save", "write_json", "write_names", "write_tables"),
+    "saved": ("is_saved", "save"),
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -46,7 +46,6 @@ __all__ = [
     "RowAdam",
     "Run",
     "RunFolder",
-    "RunGraph",
     "Trainer",
     "Vocabularies",
     "asked_of",
@@ -59,9 +58,6 @@ __all__ = [
     "model_of",
     "read_rows",
     "save",
-    "write_json",
-    "write_names",
-    "write_tables",
 ]
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
 from kgfast.eval import Classification, Ranks, classify, rank
 from kgfast.eval.candidates import check_constraints
-from kgfast.graph import KnownTriples, Names, Triples, TypeConstraints, Vocabulary
+from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
@@ -23,8 +23,8 @@ from kgfast.text import each_key_once, escaped, reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
 from kgfast.training.checkpoint import check_tensors, of_part
 from kgfast.training.config import Config
-from kgfast.training.run_folder import RunFolder, RunGraph
-from kgfast.training.saved import holds_tables, load_tables, with_data
+from kgfast.training.run_folder import RunFolder, check_same_graph
+from kgfast.training.saved import is_saved, load_tables, with_data
 
 
 class Vocabularies(NamedTuple):
@@ -101,13 +101,12 @@ class LoadedRun:
         options
             Further arguments of :func:`kgfast.rank`; ``known`` replaces the triples of all splits.
         """
-        if self.dataset is None:
-            raise ValueError("no data were loaded to rank: name a dataset, data= or --data")
+        dataset = self._loaded("rank")
         if self.config is not None:
             options.setdefault("batch_size", self.config.data.test_bs)
         if options.get("known") is None:
-            options["known"] = self.dataset.known()
-        triples, dims = self.dataset.split(split), getattr(self.model, "dims", None)
+            options["known"] = dataset.known()
+        triples, dims = dataset.split(split), getattr(self.model, "dims", None)
         return rank(self.model, triples, sides=sides, dims=dims, **options)
 
     def type_constraints(
@@ -133,38 +132,36 @@ class LoadedRun:
             file is damaged, or of more entities or relations, or of other names, than the run.
         """
         if source == "train":
-            return TypeConstraints.from_triples(self._train_for("'train'"))
+            return TypeConstraints.from_triples(self._loaded("types").train)
         path, names = Path(source), self.vocabulary or (None, None)
         if not path.is_file():
             raise FileNotFoundError(
                 f"types: {path}: no such file; 'train' takes the types of training"
             )
         with reading(path, "not the types of this model"):
+            text = path.read_text(encoding="utf-8")
             if path.suffix == ".json":
-                constraints = self._constraints_of_json(path, names)
+                content = dict(json.loads(text, object_pairs_hook=each_key_once))
             else:
-                lines = path.read_text(encoding="utf-8").splitlines()
-                pairs = [(entity, kind) for entity, kind in (it.split("\t") for it in lines if it)]
-                constraints = TypeConstraints.from_types(self._train_for(path), pairs)
+                content = {}
+                for entity, kind in (line.split("\t") for line in text.splitlines() if line):
+                    content.setdefault(entity, []).append(kind)
+            if all(
+                isinstance(kinds, list) and isinstance(kinds[0], str) for kinds in content.values()
+            ):
+                pairs = [(entity, kind) for entity, kinds in content.items() for kind in kinds]
+                constraints = TypeConstraints.from_types(self._loaded("types").train, pairs)
+            else:
+                if names[1] is None:  # keys are ids
+                    content = {read_id(key): sides for key, sides in content.items()}
+                constraints = TypeConstraints(content, vocabulary=names)
             check_constraints(constraints, self.model, names)
         return constraints
 
-    def _train_for(self, source: str | Path) -> Triples:
+    def _loaded(self, what: str) -> Dataset:
         if self.dataset is None:
-            raise ValueError(f"types: {source} needs the data of the run, which were not loaded")
-        return self.dataset.train
-
-    def _constraints_of_json(self, path: Path, names: Names) -> TypeConstraints:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_key_once)
-        if not isinstance(content, dict):
-            raise ValueError(f"{path}: must hold an object of relations; got {shown(content)}")
-        lists = [value for value in content.values() if isinstance(value, list)]
-        if lists and all(isinstance(kind, str) for kinds in lists for kind in kinds):
-            pairs = [(name, kind) for name, kinds in content.items() for kind in kinds]
-            return TypeConstraints.from_types(self._train_for(path), pairs)
-        if names[1] is None:  # keys are ids
-            content = {read_id(key): sides for key, sides in content.items()}
-        return TypeConstraints(content, vocabulary=names)
+            raise ValueError(f"{what}: no data were loaded: name a dataset, data= or --data")
+        return self.dataset
 
     def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
         """Classify the test triples and false test triples (:func:`kgfast.classify`).
@@ -177,16 +174,13 @@ class LoadedRun:
             The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
             (:func:`kgfast.datasets.load_negatives`); by default the folder of the dataset.
         """
-        if self.dataset is None:
-            raise ValueError("classify: needs the data of the run, which were not loaded")
+        dataset = self._loaded("classify")
         if folder is None:
             if self.config is None:
                 raise ValueError("classify: name the folder of the false triples")
             folder = self.config.dataset.folder()
-        valid, test = load_negatives(folder, self.dataset)
-        return classify(
-            self.model, valid=(self.dataset.valid, valid), test=(self.dataset.test, test)
-        )
+        valid, test = load_negatives(folder, dataset)
+        return classify(self.model, valid=(dataset.valid, valid), test=(dataset.test, test))
 
     def __repr__(self) -> str:
         data = self.dataset
@@ -200,11 +194,10 @@ def load_run(
     *,
     checkpoint: Literal["best", "last"] = "best",
     device: torch.device | str | None = "cpu",
-    overrides: Sequence[str] | None = None,
     as_table: bool = False,
     trust: bool = False,
 ) -> LoadedRun:
-    """Load the model of a run, or a saved model, with names and, if found, the data.
+    """Load the model of a run, or a saved model, with names and, if there are any, the data.
 
     Nothing is written: the folder may have been moved, and the run may still be training.
 
@@ -214,15 +207,12 @@ def load_run(
         The folder of a run; or of a model that :func:`kgfast.save`, ``kgfast export`` or ``kgfast
         convert`` wrote, whose entities are mapped from the file.
     data : path, Dataset or False, optional
-        The folder of the dataset, or of datasets; by default the folder in the config and, if that
-        is missing, the graph that the run stores. False loads no data. With a saved model, the
-        folder of its dataset.
+        The dataset of a saved model, read by name. A run has the graph that it stores: other data
+        are an error. False: no data.
     checkpoint : {"best", "last"}
         The best state by the config's metric on valid, or the newest.
     device
         The device of the model; None for the device of the config.
-    overrides : sequence of str
-        Keys of the config to change, such as ``"dataset.root=DIR"``: see ``kgfast train --set``.
     as_table : bool
         Leave the entities of a saved model in the file as a :class:`kgfast.tables.Table`, which
         :func:`kgfast.rank` reads in blocks within ``max_memory``.
@@ -239,98 +229,60 @@ def load_run(
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged or of another format, the checkpoint does not fit the config or the
-        names, or the data are another graph: the message lists the first five differences. If the
-        config names code of the user's own and ``trust`` is False.
+        names, or the data are another graph. If the config names code of the user's own and
+        ``trust`` is False.
     """
-    path = Path(folder)
-    if holds_tables(path):
-        if overrides:
-            raise ValueError(f"overrides: {folder} holds tables, not a run, and has no config.yaml")
-        return loaded_tables(path, *load_tables(path, as_table=as_table), data, device)
-    run = RunFolder(path)
-    config = run.read_config(overrides)
+    run = RunFolder(folder)
+    if is_saved(run.path) and not run.config.is_file():
+        return _of_saved(run.path, data, device, as_table=as_table)
+    config = run.read_config()
     if as_table:
-        raise ValueError(f"as_table: {folder} is a run, not a folder of tables")
+        raise ValueError(
+            f"as_table: {folder} is a run, with tables in memory: kgfast export --to safetensors "
+            "makes a folder of tables"
+        )
     if checkpoint not in ("best", "last"):
         raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
     follow(config, trust=trust)
-    state = run.load_best() if checkpoint == "best" else run.load_last()
-    if state is None:
-        raise FileNotFoundError(f"{run.path} holds no checkpoint")
-    tensors, meta = state
-    in_file = run.read_config() if overrides else config
-    changed = Config.from_dict(meta["config"]).training_differences(in_file)
-    for key, (was, now) in changed.items():
+    tensors, meta = run.load_best() if checkpoint == "best" else run.load_last()
+    for key, (was, now) in Config.from_dict(meta["config"]).training_differences(config).items():
         raise ValueError(
             f"{run.config}: {key} is {shown(now)}, in the checkpoint {shown(was)}: the file "
             "was changed or is damaged"
         )
-    graph = run.load_graph()
-    if meta.get("graph") != graph.rows:
-        raise ValueError(
-            f"{run.path}: the rows of the {checkpoint} checkpoint belong to other names than "
-            f"those of {run.graph.name}: one of the two comes from another run"
-        )
-    is_named = data is not None or any(key.startswith("dataset.") for key in overrides or ())
-    dataset = _data(config, data, graph, is_named=is_named)
-    names = names_of_run(run, config, graph, dataset)
+    graph = run.load_graph(meta)
+    names = names_of_run(run, config, graph)
+    dataset = replace(graph, name=config.dataset.name)
+    if data is not None and data is not False:
+        source = data if isinstance(data, Dataset) else load_dataset(config, data)
+        check_same_graph(dataset, source)
+        labels = source.entities.labels, source.relations.labels
+        names = names[0].labelled(labels[0]), names[1].labelled(labels[1])
     model = model_of(run, config, tensors, names)
     model.to(device_of(config) if device is None else device)
-    return LoadedRun(model, Vocabularies(*names), dataset, config, meta.get("step"))
+    loaded = None if data is False else dataset
+    return LoadedRun(model, Vocabularies(*names), loaded, config, meta.get("step"))
 
 
-def loaded_tables(
-    folder: str | os.PathLike[str],
-    model: Any,
-    names: Names,
-    known: KnownTriples | None,
-    data: str | os.PathLike[str] | Dataset | Literal[False] | None,
-    device: torch.device | str | None = None,
-) -> LoadedRun:
+def _of_saved(folder: Path, data: Any, device: Any, *, as_table: bool) -> LoadedRun:
+    model, names, known = load_tables(folder, as_table=as_table)
     dataset = None
     if data is not None and data is not False:
         source = data if isinstance(data, Dataset) else load_data(data)
-        names, dataset = with_data(Path(folder), model, names, source)
+        dataset = with_data(folder, names, source)
     if device is not None and model.entity.device != numbered(device):
         model.to(device)  # refuses a table in a file
     vocabulary = Vocabularies(*names) if any(names) else None
     return LoadedRun(model, vocabulary, dataset, None, None, known)
 
 
-def names_of_run(
-    run: RunFolder, config: Config, graph: RunGraph, dataset: Dataset | None = None
-) -> tuple[Vocabulary, Vocabulary]:
-    """Return the names of a run with labels from the folder, else from the data."""
+def names_of_run(run: RunFolder, config: Config, graph: Dataset) -> tuple[Vocabulary, Vocabulary]:
+    """Return the names of a run, with labels from its folder or from the folder of its data."""
     names = graph.entities, graph.relations
     labelled = with_labels(run.path, names)
     if labelled is not names:
         return labelled
-    if dataset is None:
-        return with_labels(Path(config.dataset.root, config.dataset.name), names)
-    labels = dataset.entities.labels, dataset.relations.labels
-    return names[0].labelled(labels[0]), names[1].labelled(labels[1])
-
-
-def _data(
-    config: Config,
-    data: str | os.PathLike[str] | Dataset | Literal[False] | None,
-    graph: RunGraph,
-    *,
-    is_named: bool,
-) -> Dataset | None:
-    """Return the dataset with the ids of the run, from its graph if no data are named, or None."""
-    if data is False:
-        return None
-    if isinstance(data, Dataset):
-        return graph.read(data, f"dataset {data.name}")
-    try:
-        dataset = load_dataset(config, data)
-    except FileNotFoundError:
-        if is_named:
-            raise
-        return graph.named(config.dataset.name)
-    root = config.dataset.root if data is None else data
-    return graph.read(dataset, f"dataset {dataset.name} in {root}")
+    return with_labels(Path(config.dataset.root, config.dataset.name), names)
 
 
 def model_of(

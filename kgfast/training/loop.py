@@ -2,14 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.identity import names_digest
 from kgfast.eval.metrics import HITS
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
@@ -24,7 +26,7 @@ from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
 from kgfast.training.callbacks import Callback
-from kgfast.training.checkpoint import Stored, of_part
+from kgfast.training.checkpoint import of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import SchedConfig
 from kgfast.training.data import Batch, BatchesAhead, asked_of
@@ -32,8 +34,9 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs, Row
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.run_folder import RunFolder, RunGraph
+from kgfast.training.run_folder import RunFolder
 from kgfast.training.state import Resumable, State, gain
+from kgfast.whole_files import write_whole
 
 Metrics = dict[str, float]
 
@@ -42,7 +45,7 @@ class Run:
     """Run of a trainer, as :meth:`kgfast.training.Trainer.opened` yields it.
 
     ``assignment`` divides the run among processes. ``folder`` takes logs and checkpoints; without
-    one nothing is written. ``graph`` is what the folder stores of the dataset.
+    one nothing is written.
 
     Attributes
     ----------
@@ -68,12 +71,11 @@ class Run:
         assignment: Assignment = ALONE,
         *,
         folder: RunFolder | None = None,
-        graph: RunGraph | None = None,
         resume: bool = False,
         progress: bool = False,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
-        self._assignment, self._folder, self.graph = assignment, folder, graph
+        self._assignment, self._folder = assignment, folder
         self._shows_progress = progress and assignment.leads
         self._logs: Logs | None = None
         _check_sizes(model, dataset)
@@ -106,13 +108,12 @@ class Run:
             and not is_own(config.model.name)
             and not any(getattr(module, "has_large_operators", False) for module in modules)
         )
-        rows = None if graph is None else graph.rows
+        rows = None if folder is None else names_digest(dataset)
         self._resumable = Resumable(config, model, self._optimizer, rows)
-        stored = folder.load_last() if folder is not None and resume else None
-        self.resumed = stored is not None
+        self.resumed = resume and folder is not None and folder.last.exists()
         self.state = State()
-        if folder is not None and stored is not None:
-            self.state = self._resumable.load(stored, folder.last)
+        if folder is not None and self.resumed:
+            self.state = self._resumable.load(folder.load_last(), folder.last)
             if self.steps < self.state.step:
                 raise ValueError(
                     f"train.{'epochs' if config.train.epochs else 'steps'}: {self.steps:,} steps, "
@@ -127,10 +128,10 @@ class Run:
         if not self.resumed and folder.holds_a_run():
             raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
         if assignment.leads:
-            if not self.resumed and graph is not None:
-                folder.write_graph(graph)
+            if not self.resumed:
+                folder.write_graph(dataset)
             if not self.is_over():
-                folder.write_config(config)
+                write_whole(folder.config, config.to_yaml, lasting=True)
 
     def train(self, callbacks: Sequence[Callback] = ()) -> None:
         """Make the steps that are left; process 0 calls the callbacks, after the state is saved."""
@@ -155,9 +156,9 @@ class Run:
                 if evaluates and len(self._dataset.valid):
                     rows += self._validate(bar)
                 if keeps and folder is not None:
-                    self._save(folder.save_model, of_model=True)
+                    self._save(folder.path / f"model_{state.step}.safetensors", of_model=True)
                 if self.is_over() or (saves and folder is not None):
-                    self._save(None if folder is None else folder.save_last)
+                    self._save(None if folder is None else folder.last)
                 for callback in callbacks if leads else ():
                     for row in rows:
                         (callback.on_evaluation if "split" in row else callback.on_step)(row)
@@ -327,24 +328,24 @@ class Run:
             state.best, state.best_step, state.in_vain = value, state.step, 0
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
-                self._write(self._folder.save_best, of_model=True)
+                self._write(self._folder.best, of_model=True)
         stop = train.early_stopping
         state.stopped_early = stop is not None and state.in_vain >= stop.patience
         return rows
 
     # Checkpoints.
 
-    def _save(self, write: Callable[[Stored], None] | None, *, of_model: bool = False) -> None:
+    def _save(self, path: Path | None, *, of_model: bool = False) -> None:
         """Write a checkpoint, if there is a folder, unless a table is not finite."""
         self.read_losses()
         if first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
-        if write is not None:
-            self._write(write, of_model=of_model)
+        if path is not None:
+            self._write(path, of_model=of_model)
 
-    def _write(self, write: Callable[[Stored], None], *, of_model: bool) -> None:
+    def _write(self, path: Path, *, of_model: bool) -> None:
         if self._assignment.leads:
-            write(self._resumable.stored(self.state, of_model=of_model))
+            save(path, *self._resumable.stored(self.state, of_model=of_model))
 
     def load_best(self) -> int:
         """Give the model the best state of the folder, if there is one; return the step."""

@@ -1,10 +1,11 @@
 """The trainer: training, evaluation and test of a config."""
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
+from kgfast.datasets.identity import names_digest
 from kgfast.environment import provenance
 from kgfast.eval import Ranks
 from kgfast.eval.metrics import table_of
@@ -30,7 +32,8 @@ from kgfast.training.callbacks import Callback
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import Run
-from kgfast.training.run_folder import RunFolder, RunGraph
+from kgfast.training.run_folder import RunFolder, check_same_graph
+from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
@@ -184,14 +187,16 @@ class Trainer:
         except FileNotFoundError:
             if self.folder is None or not self.folder.graph.exists():
                 raise
-            return self.folder.load_graph().named(self.config.dataset.name)
+            return replace(self.folder.load_graph(), name=self.config.dataset.name)
 
     def _facts(self) -> dict[str, object]:
         """Return what all processes of a run must have in common."""
-        graph = RunGraph(self.dataset)
         facts = {key: it for key, it in self.config.flat().items() if key not in _OF_A_PROCESS}
-        facts |= {"the names of entities and relations": graph.rows, "device": self.device.type}
-        return facts | {f"the triples of {name}": digest(graph.splits[name]) for name in SPLITS}
+        facts["device"] = self.device.type
+        facts["the names of entities and relations"] = names_digest(self.dataset)
+        for name in SPLITS:
+            facts[f"the triples of {name}"] = digest(self.dataset.split(name).hrt.cpu())
+        return facts
 
     def fit(self, resume: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
@@ -239,20 +244,18 @@ class Trainer:
         locks = folder is not None and self.assignment.leads
         lock = folder.locked() if folder is not None and locks else nullcontext()
         with self.assignment.telling(), lock, _threads(self.config.threads):
-            graph = None
             if resume and folder is not None and folder.holds_a_run():
                 graph = folder.load_graph()
-                self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
+                check_same_graph(graph, self.dataset)
+                self.dataset = replace(graph, name=self.dataset.name)
             else:
                 _check_valid(self.config, self.dataset)
-                graph = None if folder is None else RunGraph(self.dataset)
             yield Run(
                 self.config,
                 self.dataset,
                 self.model,
                 self.assignment,
                 folder=folder,
-                graph=graph,
                 resume=resume,
                 progress=self.progress,
             )
@@ -301,9 +304,9 @@ class Trainer:
             tested_step=tested_step,
             **{field.name: state[field.name] for field in fields(Result) if field.name in state},
         )
-        if self.folder is not None and run.graph is not None and self.assignment.leads:
-            facts = {"graph": run.graph.fingerprint} | provenance(self.device)
-            self.folder.write_result(vars(result) | facts)
+        if self.folder is not None and self.assignment.leads:
+            text = json.dumps(vars(result) | provenance(self.device), indent=2) + "\n"
+            write_whole(self.folder.result, lambda fresh: fresh.write_text(text), lasting=True)
         return result
 
 

@@ -86,8 +86,8 @@ def test_models_with_inverse_relations(tmp_path):
     expected = kgfast.rank(load_libkge(path), TRIPLES)
     assert torch.equal(kgfast.rank(tables.model, TRIPLES).greater, expected.greater)
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    odd = [{"class": "Reciprocal", "order": "odd"}]
-    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"wrappers": odd}))
+    config["layers"][0]["order"] = "odd"
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"ours: config.json .*: order must be one of"):
         kgfast.load_run(tmp_path / "ours")
 
@@ -103,11 +103,9 @@ def test_the_commands(tmp_path):
     dataset = kgfast.datasets.load(folder)
     ranks = kgfast.rank(kgfast.load_run(out).model, dataset.test, known=dataset.known())
     assert f"{ranks.mrr:.4f}" in done.output
-    assert "numbered" not in done.output
     convert(source, tmp_path / "unnamed")
     said = run("evaluate", tmp_path / "unnamed", "--data", folder).output
-    assert "unnamed has no names of relations: rows are taken" in said
-    assert f"numbered as in dataset {folder.name}" in said
+    assert "unnamed has no names of entities, by which data are read" in said
     assert "is there already" in error_of("convert", source, "--out", out)
 
 

@@ -1,6 +1,7 @@
 """``kgfast evaluate --classify`` and ``--types``, on a small run."""
 
 import json
+import shutil
 
 import pytest
 
@@ -36,7 +37,9 @@ def test_as_in_python(trained, data):
 def test_the_data_of_the_config(trained, root, data):
     """Without ``--data``, negatives are looked for where the config has its data."""
     assert "no valid_negatives.txt" in error_of("evaluate", trained, "--classify")
-    result = run("evaluate", trained, "--classify", "--set", f"dataset.root={data.parent}")
+    for split in ("valid", "test"):
+        shutil.copy(data / f"{split}_negatives.txt", root / "ring")
+    result = run("evaluate", trained, "--classify")
     assert result.exit_code == 0, result.stderr
 
 

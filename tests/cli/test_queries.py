@@ -153,7 +153,7 @@ def test_known_triples_of_another_folder(trained, root, tmp_path):
 
 def test_labels_stand_beside_names(trained, asked, tmp_path):
     tables = tmp_path / "tables"
-    assert run("export", trained, "--to", "npy", "--out", tables).exit_code == 0
+    assert run("export", trained, "--to", "safetensors", "--out", tables).exit_code == 0
     (tables / "labels.tsv").write_text("e1\tBerlin\nnext\tis before\n")
     words = asked("e1\tnext\n")
     out = tmp_path / "a.jsonl"

@@ -84,7 +84,9 @@ class TestWhereTheyAreRead:
         assert kgfast.load_run(tmp_path / "run", False).vocabulary.entities.text(3).endswith("th)")
 
     def test_a_saved_folder_and_what_is_exported(self, labelled, tmp_path):
-        assert run("export", labelled, "--to", "npy", "--out", tmp_path / "out").exit_code == 0
+        assert (
+            run("export", labelled, "--to", "safetensors", "--out", tmp_path / "out").exit_code == 0
+        )
         assert "e3\tthe 3th\n" in (tmp_path / "out" / "labels.tsv").read_text()
         assert kgfast.load_run(tmp_path / "out").vocabulary.entities.text(3) == "e3 (the 3th)"
         for name in ("entities.json", "relations.json"):

@@ -228,12 +228,11 @@ class TestRunFolder:
         """Return a folder with the states of steps 1 and 2."""
         folder = RunFolder(tmp_path / "run")
         for step in (1, 2):
-            folder.save_last(state(step))
+            save(folder.last, *state(step))
         return folder
 
     def test_nothing_yet(self, tmp_path):
         folder = RunFolder(tmp_path / "run")
-        assert folder.load_last() is None
         assert not folder.holds_a_run()
         assert folder.models() == []
         with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
@@ -247,13 +246,13 @@ class TestRunFolder:
         assert os.listdir(folder.path) == ["last.safetensors"]
         assert folder.holds_a_run()
         assert step_of(folder.load_best()) == 2
-        folder.save_best(state(1))
+        save(folder.best, *state(1))
         assert step_of(folder.load_best()) == 1
 
     def test_every_model_is_kept(self, tmp_path):
         folder = RunFolder(tmp_path)
         for step in (100, 9, 10):
-            folder.save_model(state(step))
+            save(folder.path / f"model_{step}.safetensors", *state(step))
         names = [f"model_{step}.safetensors" for step in (9, 10, 100)]
         assert folder.models() == [tmp_path / name for name in names]
         assert sorted(os.listdir(tmp_path)) == sorted(names)
@@ -264,6 +263,7 @@ class TestRunFolder:
 KILL_OFTEN = """
 import itertools, os, random, signal, sys, time, torch
 from kgfast.training import RunFolder
+from kgfast.training.checkpoint import save
 
 torch.set_num_threads(1)
 folder = RunFolder(sys.argv[1])
@@ -272,7 +272,7 @@ reported = in_the_middle = 0
 for kill in range(400):
     if kill >= 25 and reported and in_the_middle:
         break  # a busy machine needs more kills until one falls into a write
-    state = folder.load_last()
+    state = folder.load_last() if folder.last.exists() else None
     step = 0 if state is None else state[1]["step"]
     assert step >= reported, f"step {reported} was saved, but {step} is what is there"
     assert state is None or (state[0]["model.entity"] == step).all()
@@ -281,7 +281,7 @@ for kill in range(400):
     if child == 0:
         for step in itertools.count(step + 1):
             table = torch.full((200_000, 4), float(step))
-            folder.save_last(({"model.entity": table}, {"step": step}))
+            save(folder.last, {"model.entity": table}, {"step": step})
             os.write(writer, b"%d " % step)
     os.close(writer)
     time.sleep(pick.uniform(0.0, 0.1))
@@ -290,7 +290,7 @@ for kill in range(400):
     with os.fdopen(reader) as lines:
         reported = max([reported, *map(int, lines.read().split())])
     in_the_middle += any(name.endswith(".tmp") for name in os.listdir(sys.argv[1]))
-folder.save_last(({}, {"step": 0}))
+save(folder.last, {}, {"step": 0})
 print(reported, in_the_middle, *sorted(os.listdir(sys.argv[1])))
 """
 

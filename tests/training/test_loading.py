@@ -8,7 +8,7 @@ import torch
 
 import kgfast
 from kgfast.models import TransE
-from kgfast.training import LoadedRun, RunFolder, RunGraph, checkpoint
+from kgfast.training import LoadedRun, RunFolder, checkpoint
 from support.small_runs import RING, RING_CONFIG, assert_same_tensors, ring_trainer, write_ring
 
 
@@ -67,14 +67,12 @@ def test_a_moved_run_resumes_with_the_graph_that_it_stores(root, tmp_path):
         ring_trainer(tmp_path / "gone", tmp_path / "other")
 
 
-@pytest.mark.parametrize("overrides", [None, ["data.test_bs=3"]])
-def test_a_config_that_is_not_that_of_the_checkpoint(root, tmp_path, overrides):
+def test_a_config_that_is_not_that_of_the_checkpoint(root, tmp_path):
     shutil.copytree(root / "run", tmp_path / "run")
     path = tmp_path / "run" / "config.yaml"
     path.write_text(path.read_text().replace("gamma: 6.0", "gamma: 2.0"))
     with pytest.raises(ValueError, match=r"config\.yaml: model\.gamma is 2\.0, in the check.* 6"):
-        kgfast.load_run(tmp_path / "run", overrides=overrides)
-    assert kgfast.load_run(root / "run", overrides=["model.gamma=2.0"]).model.gamma == 2.0
+        kgfast.load_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("how", ["root", "folder", "dataset"])
@@ -84,13 +82,11 @@ def test_data_that_are_named(root, moved, how):
     assert len(run.dataset.train) == 20
     with pytest.raises(FileNotFoundError, match="no dataset ring"):
         kgfast.load_run(moved, root / "nowhere")
-    with pytest.raises(FileNotFoundError, match="no dataset ring"):
-        kgfast.load_run(moved, overrides=[f"dataset.root={root / 'nowhere'}"])
 
 
 def test_another_graph_is_an_error_unless_no_data_are_wanted(root, tmp_path):
     write_ring(tmp_path / "ring", [f"x{i}" for i in range(RING)], {"train": [("x0", "next", "x1")]})
-    with pytest.raises(ValueError, match=r"entities: lacks 12: 'e0'.* beyond .*'x0'"):
+    with pytest.raises(ValueError, match=r"ring is not the graph of this run: names, train, valid"):
         kgfast.load_run(root / "run", tmp_path)
     assert kgfast.load_run(root / "run", False).dataset is None
 
@@ -136,15 +132,9 @@ class TestIncomplete:
             kgfast.load_run(moved if missing else moved / "nowhere")
 
     def test_a_graph_of_another_run(self, moved):
-        from kgfast.datasets import synthetic
-
-        RunFolder(moved).write_graph(RunGraph(synthetic(50, 3, 60, 5, 5)))
-        with pytest.raises(ValueError, match="rows of the best checkpoint belong to other names"):
+        RunFolder(moved).write_graph(kgfast.datasets.synthetic(50, 3, 60, 5, 5))
+        with pytest.raises(ValueError, match="rows of the checkpoint belong to other names"):
             kgfast.load_run(moved)
-
-    def test_a_checkpoint_of_another_size(self, moved):
-        with pytest.raises(ValueError, match=r"does not fit the model: model\.entity must be"):
-            kgfast.load_run(moved, overrides=["model.base_dim=5"])
 
     def test_a_checkpoint_that_is_damaged(self, moved):
         path = moved / "best.safetensors"
@@ -187,7 +177,7 @@ class TestTypes:
         (tmp_path / "types.json").write_text('{"1": [[4], [0, 2]]}')
         with pytest.raises(ValueError, match=r"types.json: .*are of 5 entities, .* model has 4"):
             run.type_constraints(tmp_path / "types.json")
-        with pytest.raises(ValueError, match="'train' needs the data"):
+        with pytest.raises(ValueError, match="types: no data were loaded"):
             run.type_constraints()
 
     @pytest.mark.parametrize(
@@ -196,7 +186,7 @@ class TestTypes:
             ("a.json", '{"nexd": [[], []]}', "a.json: .*unknown name 'nexd'.*'next'"),
             ("a.json", '{"next": [["e33"], []]}', "a.json: .*unknown name 'e33'.*'e3'"),
             ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
-            ("a.json", "[1]", "a.json: must hold an object of relations; got .1."),
+            ("a.json", "[1]", "a.json: not the types of this model"),
             ("a.json", "{", "a.json: not the types of this model"),
             ("a.tsv", "e1\n", "a.tsv: not the types of this model"),
         ],

@@ -100,7 +100,6 @@ COMMANDS = {
     "serve run": "Gated(num_entities=12",
     "report run": "report.html",
     "explain run --head e0 --relation next --tail e1": "Checkpoints: ",
-    "export run --to npy": "entity.npy",
     "export run --to safetensors": "config.json",
     "export run --to official": "checkpoint",
 }
@@ -139,12 +138,6 @@ class TestTrust:
         assert done.exit_code == 0, done.output
         assert COMMANDS[line] in done.stdout
         assert "my_research" in sys.modules
-
-    def test_an_override_is_not_trusted_either(self, here):
-        trainer_of("plain", train={"steps": 1}).fit()
-        with pytest.raises(ValueError, match=r"loss\.name: my_research:Contrastive.*--trust"):
-            load_run("plain", data=False, overrides=["loss.name=my_research:Contrastive"])
-        assert "my_research" not in sys.modules
 
 
 def test_a_loaded_run_has_the_model_and_its_numbers(run):

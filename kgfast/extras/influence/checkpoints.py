@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from kgfast.datasets import Dataset
 from kgfast.extras.influence.examples import Mode
 from kgfast.models import Model, RankableModel, check_model
 from kgfast.text import shown
-from kgfast.training import Config, RunFolder, RunGraph, follow, model_of, read_rows
+from kgfast.training import Config, RunFolder, follow, model_of, read_rows
 from kgfast.training.config import LossConfig, losses_of
 
 
@@ -21,7 +22,7 @@ class Origin:
     """Run that wrote a checkpoint, and the step of the checkpoint."""
 
     config: Config
-    graph: RunGraph
+    graph: Dataset
     step: int
 
 
@@ -96,9 +97,7 @@ def _files_of(folder: RunFolder) -> list[Path]:
 def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
     folder = RunFolder(path.parent)
     _, meta = folder.load(path)
-    graph = folder.load_graph()
-    if meta.get("graph") != graph.rows:
-        raise ValueError(f"{path}: the rows belong to other names than those of {folder.graph}")
+    graph = folder.load_graph(meta)
     config, step = Config.from_dict(meta["config"]), int(meta["step"])
     follow(config, trust=trust)
 
@@ -124,8 +123,9 @@ def _check_pair(first: Checkpoint, other: Checkpoint) -> None:
     one, two = first.origin, other.origin
     is_same = first.sizes == other.sizes
     if one is not None and two is not None:
-        is_same &= one.graph.rows == two.graph.rows
-        is_same &= one.graph.fingerprint == two.graph.fingerprint
+        is_same &= one.graph.entities == two.graph.entities
+        is_same &= one.graph.relations == two.graph.relations
+        is_same &= torch.equal(one.graph.train.hrt, two.graph.train.hrt)
         if is_same and _trained_with(one.config) != _trained_with(two.config):
             raise ValueError(f"{both} were trained with different losses")
     if not is_same:

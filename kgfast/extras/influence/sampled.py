@@ -52,7 +52,7 @@ class Replay:
         graph, model = origin.graph, origin.config.model
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
         self._has_inverses = model.reciprocal
-        hrt = graph.splits["train"].cpu()
+        hrt = graph.train.hrt.cpu()
         self._num_triples = len(hrt)
         self._hrt, sides = asked_of(hrt, self._num_relations, self._has_inverses)
         self._objective = Objective(self._config, self._hrt, self._num_entities, sides)

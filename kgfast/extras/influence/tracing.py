@@ -196,7 +196,7 @@ class _Tracing:
         if triples is None:
             if first.origin is None:
                 raise TypeError(f"{name}: a model does not store its training triples")
-            triples = first.origin.graph.splits[name]
+            triples = first.origin.graph.split(name).hrt
         num_entities, num_relations = first.sizes
         try:
             hrt = as_triples_tensor(triples, num_entities=num_entities, num_relations=num_relations)

@@ -38,7 +38,6 @@ def write_report(
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
     device: torch.device | str | None = "cpu",
-    overrides: Sequence[str] | None = None,
     samples: int = 1000,
     trust: bool = False,
 ) -> Path:
@@ -58,7 +57,7 @@ def write_report(
         The split to rank.
     hits : sequence of int
         The k of each ``hits@k``.
-    data, checkpoint, device, overrides, trust
+    data, checkpoint, device, trust
         See :func:`kgfast.load_run`.
     samples : int
         Samples of the bootstrap that makes the intervals.
@@ -79,9 +78,7 @@ def write_report(
     jinja2 = needed("jinja2", "kgfast report")
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
-    loaded = load_run(
-        run, data, checkpoint=checkpoint, device=device, overrides=overrides, trust=trust
-    )
+    loaded = load_run(run, data, checkpoint=checkpoint, device=device, trust=trust)
     results = loaded.ranks(split)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results

@@ -300,7 +300,8 @@ class _Searching(Callback):
         best = self._study.best_trial if is_done else None
         for trial in self._ended():
             if best is None or trial.number != best.number:
-                self._run(trial.number).drop_states()
+                for path in self._run(trial.number).path.glob("*.safetensors"):
+                    path.unlink()
         if best is not None:
             config = self._space.config_of(self._space.draw(best))
             write_whole(self._path / "best.yaml", config.to_yaml, lasting=True)

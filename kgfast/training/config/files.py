@@ -86,7 +86,8 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
 
 def put(values: dict[str, Any], dotted: str, value: Any) -> None:
     """Set the value of a dotted key in nested values."""
-    *sections, last = dotted.split(".")
+    is_range = dotted.startswith("search.ranges.")  # of a key with dots
+    *sections, last = dotted.split(".", 2 if is_range else -1)
     for section in sections:
         inside = values.get(section)
         if not isinstance(inside, dict):
