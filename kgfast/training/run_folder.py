@@ -115,7 +115,7 @@ class RunFolder:
         """
         if not self.graph.is_file():
             raise ValueError(f"{self.graph} is missing: the rows of the tables have no names")
-        tensors, meta = load(self.graph)
+        tensors, own = load(self.graph)
         with reading(self.graph, "not the graph of a run"):
             names: Any = {
                 what: Vocabulary(json.loads(tensors[what].numpy().tobytes()))
@@ -123,9 +123,9 @@ class RunFolder:
             }
             train, valid, test = (Triples(tensors[split], **names) for split in SPLITS)
             graph = Dataset("", train, valid, test, **names)
-            if meta["graph"] != names_digest(graph):
+            if own["graph"] != names_digest(graph):
                 raise ValueError("the digest is not that of the names")
-        if meta is not None and meta.get("graph") != names_digest(graph):
+        if meta is not None and meta.get("graph") != own["graph"]:
             raise ValueError(
                 f"{self.path}: the rows of the checkpoint belong to other names than those of "
                 f"{self.graph.name}: one of the two comes from another run"
