@@ -61,8 +61,7 @@ def top_facts(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.topk` takes it, also a :class:`kgfast.BlockScorer`. With ``nan="worst"``,
-        triples that score NaN are no facts.
+        As :func:`kgfast.topk` takes it, also a :class:`kgfast.BlockScorer`.
     k : int
         Number of facts; the result has fewer if fewer new triples exist.
     known : KnownTriples, optional
@@ -212,7 +211,7 @@ class FactSearch(Job):
 
     def add(self, queries: Queries, scores: Tensor, tails: Tensor) -> None:
         """Add answers ``[B, K]`` that are above the threshold; -1 is no answer."""
-        row, place = (~(self.is_below(scores) | scores.isnan()) & (tails >= 0)).nonzero().unbind(1)
+        row, place = (~self.is_below(scores) & (tails >= 0)).nonzero().unbind(1)
         if not len(row):
             return
         new = [queries.anchors[row], queries.others[row], tails[row, place]]

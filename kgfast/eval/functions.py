@@ -37,7 +37,7 @@ class Scored(CandidateSource):
     ) -> None:
         self.scorers, self.side = scorers, side
         scorer = self.scorer = scorers[0]
-        self.num_crops, self.allows_nan = len(scorers), allows_nan or scorer.nan == "worst"
+        self.num_crops, self.allows_nan = len(scorers), allows_nan
         self.device = self.home = scorer.device
         self.num_rows, self.batch_size = scorer.num_candidates(side), scorer.batch_size
         if ids is not None:

@@ -88,9 +88,7 @@ class Model(nn.Module, ABC):
 
     A tensor that requires a gradient and is no parameter, such as an encoder's output, becomes a
     buffer that a state dict leaves out (docs/how-to/encoders.md). Other tensors become parameters.
-
-    Subclasses set :attr:`score` and implement ``_queries``. Unless overridden, :meth:`candidates`
-    is the entity table on both sides.
+    Subclasses set :attr:`score` and implement ``_queries``.
 
     Parameters
     ----------
@@ -149,20 +147,11 @@ class Model(nn.Module, ABC):
         room: Room = fresh_table,
         **options: Any,
     ) -> Self:
-        """Make a model of fresh trainable embeddings.
+        """Make a model of fresh trainable embeddings, with options of the class.
 
         Tables are Xavier-normal (Glorot & Bengio 2010); those of RotatE and TransE are uniform in
-        +-(gamma + 2) / dim, like RotatE's code.
-
-        Parameters
-        ----------
-        num_entities, num_relations, dim : int
-        seed : int, optional
-            Seed of the embeddings, which leaves torch's global generator alone; None uses it.
-        room : callable
-            Makes the entity table, float32 on the CPU, of a shape: for tables larger than memory.
-        **options
-            Options of the class.
+        +-(gamma + 2) / dim, like RotatE's code. A ``seed`` leaves torch's global generator alone.
+        ``room`` makes the entity table, float32 on the CPU, of a shape.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         shapes = cls._shapes(num_entities, num_relations, dim)
@@ -174,7 +163,6 @@ class Model(nn.Module, ABC):
 
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
-        """Return the shapes of fresh tables of entities and relations."""
         of_entities, of_relations = cls._planes
         return (num_entities, of_entities * dim), (num_relations, of_relations * dim)
 
@@ -186,7 +174,6 @@ class Model(nn.Module, ABC):
         generator: torch.Generator | None,
         options: Mapping[str, Any],
     ) -> tuple[Fill, Fill]:
-        """Return the functions that draw fresh tables of entities and relations."""
         if cls._is_uniform:
             fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
             return fill, fill
@@ -241,13 +228,9 @@ class Model(nn.Module, ABC):
         return False
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the candidates of a side, for every query of that side.
+        """Return the candidates of a side, or of a crop of ``dims`` features.
 
-        Parameters
-        ----------
-        side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
-        dims : int, optional
-            Crop width, for models whose candidates depend on the crop.
+        The side is ``"head"``, ``"tail"``, or ``"relation"`` where :attr:`scores_relations`.
         """
         if side == "relation":
             self._check_side(side)
@@ -265,7 +248,6 @@ class Model(nn.Module, ABC):
             ``[B]`` int64: heads and relations for side ``tail``, tails and relations for ``head``,
             heads and tails for ``relation``.
         side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
-            The predicted side.
         dims : int, optional
             Crop width, for models whose queries depend on the crop; rows stay full-width.
 
@@ -322,22 +304,21 @@ class Model(nn.Module, ABC):
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         """Return the state like any module; raise a TypeError if entities are a table in files."""
-        self._check_in_memory(
-            "state_dict()", "the table has a file already; save relation besides that file"
-        )
+        self._check_in_memory("state_dict()")
         return super().state_dict(*args, **options)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Serve ``to()``, ``half()`` and the like."""
-        self._check_in_memory(
-            "to()", "make the model of a table of that dtype, or of table.block(0, len(table))"
-        )
+        self._check_in_memory("to()")
         return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
-    def _check_in_memory(self, asked: str, advice: str) -> None:
+    def _check_in_memory(self, method: str) -> None:
         table = self.__dict__.get("entity")
         if isinstance(table, Rows):
-            raise TypeError(f"{asked}: the entities are {table!r}, read in place: {advice}")
+            raise TypeError(
+                f"{method}: the entities are {table!r}, read in place: make the model of a tensor, "
+                "such as table.block(0, len(table))"
+            )
 
     def first_columns(self, dim: int) -> Self:
         """Return the model of the first ``dim`` features' columns of every row, read in place.
@@ -346,7 +327,7 @@ class Model(nn.Module, ABC):
         change roles. Some checkpoints have such sub-models (MED's ``split``).
         """
         check_dim(dim, self.dim)
-        self._check_in_memory("first_columns()", "rows of a table are cut when they are read")
+        self._check_in_memory("first_columns()")
         tables = {"entity": self.entity, "relation": self.relation}
         local = self._with(
             **{name: it[:, : dim * (it.shape[1] // self.dim)] for name, it in tables.items()}
@@ -386,21 +367,14 @@ def is_nested(model: Any) -> bool:
 def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidates:
     """Return the candidates of a crop: those of the whole model, unless the crop has its own.
 
-    A model may return a bare table.
-
-    Raises
-    ------
-    TypeError
-        If the model returns something else.
-    ValueError
-        If there is not one row per entity, or for side ``"relation"`` per relation.
+    A model may return a bare table. Raises TypeError if the model returns something else, and
+    ValueError if there is not one row per entity, or for side ``"relation"`` per relation.
     """
     crop = () if dim is None or is_nested(model) else (dim,)
     return _one_each(model.candidates(side, *crop), model, side)
 
 
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
-    """Check candidates: a row for each entity or relation."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     table = getattr(candidates, "table", None)
     if not (isinstance(table, Tensor) and hasattr(candidates, "operands")):
@@ -413,12 +387,11 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
             f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
             f"{type(candidates).__name__}"
         )
-    one, many = ("relation", "relations") if side == "relation" else ("entity", "entities")
-    count = getattr(model, f"num_{many}")
-    if table.ndim != 2 or table.shape[0] != count:
+    many = "relations" if side == "relation" else "entities"
+    if table.ndim != 2 or table.shape[0] != getattr(model, f"num_{many}"):
         raise ValueError(
-            f"model.candidates({side!r}) must have one row per {one}: num_{many} is "
-            f"{count}, the table has shape {list(table.shape)}"
+            f"model.candidates({side!r}) must have one row per id: num_{many} is "
+            f"{getattr(model, f'num_{many}')}, the table has shape {list(table.shape)}"
         )
     return cast(Candidates, candidates)
 
@@ -428,12 +401,8 @@ def queries_at(
 ) -> Tensor:
     """Return the queries of a crop, for any model; only crops with other queries pass ``dims``.
 
-    A model outside this package gets copies of the ids, which the model may change.
-
-    Raises
-    ------
-    ValueError
-        If there is not one row per anchor.
+    A model outside this package gets copies of the ids, which the model may change. A ValueError
+    if there is not one row per anchor.
     """
     if not type(model).__module__.startswith("kgfast."):
         anchors, relations = anchors.clone(), relations.clone()
@@ -453,18 +422,16 @@ def queries_at(
 def queries_of(
     model: Any, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
 ) -> list[Tensor]:
-    """Return the queries of several crops at once, for any model."""
+    """Return the queries of several crops, for any model; at once by RSCF."""
     if hasattr(model, "queries_of"):
         return cast(list[Tensor], model.queries_of(anchors, relations, side, dims))
     return [queries_at(model, anchors, relations, side, dim) for dim in dims]
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
-    """Return the candidates of several crops at once, for any model."""
+    """Return the candidates of several crops, for any model; at once by RSCF."""
     if hasattr(model, "candidates_of"):
-        return [
-            _one_each(candidates, model, side) for candidates in model.candidates_of(side, dims)
-        ]
+        return cast(list[Candidates], model.candidates_of(side, dims))
     return [candidates_at(model, side, dim) for dim in dims]
 
 

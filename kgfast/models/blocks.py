@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,20 +27,16 @@ class BlockScorer:
         ``fn(anchors, relations, side, candidate_ids)`` with int64 ``[B]``, ``[B]`` and ``[C]``
         returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
-        which only relation ranking uses, anchors are heads, the second argument holds tails, and
-        candidates are relations. The function is called without gradients, once for a batch if one
-        block holds all candidates, else perhaps twice for a block. It may change the ids, which are
-        copies, and return the same tensor every time.
+        anchors are heads, the second argument holds tails, and candidates are relations. The
+        function is called without gradients, once for a batch if one block holds all candidates,
+        else perhaps twice for a block. It gets copies of the ids.
     num_entities, num_relations : int
     block : int
         Candidates per block.
     batch_size : int
         Default number of queries per call of the function. If scores depend on other queries in the
         batch, this number is part of the definition of the scores.
-    nan : {"error", "worst"}
-        Treatment of a NaN among the scores: an error that names the block, or the last place.
-        Infinities are scores.
-    sides : sequence of {"head", "relation", "tail"}, optional
+    sides : sequence of {"head", "relation", "tail"}
         The sides that the function serves; another side is an error before any call.
     device : torch.device or str
         Device of the ids that the function gets, and of the scores that it must return.
@@ -73,21 +69,15 @@ class BlockScorer:
         *,
         block: int = _BLOCK,
         batch_size: int = _BATCH,
-        nan: Literal["error", "worst"] = "error",
-        sides: Sequence[Side] | None = None,
+        sides: Sequence[Side] = SIDES_AND_RELATIONS,
         device: torch.device | str = "cpu",
     ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be callable; got {type(fn).__name__}")
-        if nan not in ("error", "worst"):
-            raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
-        if sides is not None and (isinstance(sides, str) or set(sides) - set(SIDES_AND_RELATIONS)):
-            raise ValueError(f"sides must be some of {SIDES_AND_RELATIONS}; got {sides!r}")
-        self.fn, self.nan = fn, nan
+        self.fn, self.sides = fn, tuple(sides)
         self.num_entities = _count("num_entities", num_entities)
         self.num_relations = _count("num_relations", num_relations)
         self.block, self.batch_size = _count("block", block), _count("batch_size", batch_size)
-        self.sides = None if sides is None else tuple(sides)
         self.device = torch.device(device)
         self._owner = getattr(fn, "__self__", None)  # modules of the owner are set to eval mode
 
@@ -97,7 +87,7 @@ class BlockScorer:
 
     def in_blocks(self, side: Side, dims: int | None = None) -> "BlockScorer":
         """Return the scorer of a side; see :func:`kgfast.models.relations.blocks_at`."""
-        if self.sides is not None and side not in self.sides:
+        if side not in self.sides:
             raise NotImplementedError(
                 f"{_name(self.fn)} of this BlockScorer scores {', '.join(self.sides)}, not {side}"
             )
@@ -113,8 +103,8 @@ class BlockScorer:
         if ids is not None:
             return Block(number, first, side, ids[first : first + self.block])
         end = min(first + self.block, self.num_candidates(side))
-        own = torch.arange(first, end, dtype=torch.int64, device=self.device)
-        return Block(number, first, side, own)
+        inside = torch.arange(first, end, dtype=torch.int64, device=self.device)
+        return Block(number, first, side, inside)
 
     def scores(
         self, anchors: Tensor, relations: Tensor, block: "Block", *, allows_nan: bool = False
@@ -123,39 +113,33 @@ class BlockScorer:
         shape = (len(anchors), len(block.ids))
         if not shape[0] * shape[1]:
             return torch.empty(shape, dtype=torch.float32, device=self.device)
-        given = (anchors.clone(), relations.clone(), block.side, block.ids.clone())
         try:
-            scores = self.fn(*given)
+            scores = self.fn(anchors.clone(), relations.clone(), block.side, block.ids.clone())
         except Exception as error:
             error.add_note(f"raised by {_name(self.fn)} for {block} of {shape[0]} queries")
             raise
         self._check(scores, shape, block)
         scores = scores.detach()
-        if not allows_nan and self.nan == "error" and bool(scores.isnan().any()):
+        if not allows_nan and bool(scores.isnan().any()):
             row, column = scores.isnan().nonzero()[0].tolist()
             second = "tail" if block.side == "relation" else "relation"
             raise ValueError(
                 f"{_name(self.fn)}: NaN for {block}: the score of candidate "
                 f"{int(block.ids[column])} for anchor {int(anchors[row])} and {second} "
-                f'{int(relations[row])} (nan="worst" ranks it last)'
+                f'{int(relations[row])} (rank(nan="worst") ranks it last)'
             )
         return scores
 
     def _check(self, scores: Any, shape: tuple[int, int], block: "Block") -> None:
-        must = f"{_name(self.fn)} must return"
+        must = f"{block}: {_name(self.fn)} must return"
         if not isinstance(scores, Tensor):
-            raise TypeError(f"{must} a tensor; got {type(scores).__name__} for {block}")
+            raise TypeError(f"{must} a tensor; got {type(scores).__name__}")
         if scores.shape != shape:
-            got = list(scores.shape)
-            raise ValueError(f"{must} scores of shape {list(shape)}; got {got} for {block}")
+            raise ValueError(f"{must} shape {list(shape)}; got {list(scores.shape)}")
         if scores.dtype not in _DTYPES:
-            names = "float16, bfloat16, float32 or float64"
-            raise TypeError(f"{must} {names}; got {scores.dtype} for {block}")
+            raise TypeError(f"{must} float16, bfloat16, float32 or float64; got {scores.dtype}")
         if scores.device.type != self.device.type:
-            raise ValueError(
-                f"{must} scores on {self.device}, the device of the ids; got {scores.device} for "
-                f"{block} (BlockScorer(..., device=) sets the device)"
-            )
+            raise ValueError(f"{must} scores on {self.device} (device=); got {scores.device}")
 
     def __repr__(self) -> str:
         return (

@@ -1,11 +1,12 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
 from kgfast.models.base import Candidates, Model, Shapes, Side
 from kgfast.models.evaluated import product
@@ -18,12 +19,9 @@ class ConvE(Model):
     """ConvE: ``score(h, r, t) = relu(W vec(relu([h; r] * filters))) . t + b_t`` (eq. 1).
 
     Entity and relation are reshaped to images, one on top of the other. Batch normalisation and
-    dropout stand where the authors' code has them. A head query is the tail query (t, r^-1): the
-    inverse relations are the second half of the relation table.
-
-    Queries come from a network in float32 (float64 for float64 tables), and ranks are exact given
-    these queries. The last bits of the result of :meth:`queries` itself may depend on the batch.
-    There are no crops.
+    dropout stand where the authors' code has them. A head query is the tail query (t, r^-1).
+    Queries come from a network in float32 (float64 for float64 tables); ranks are exact given these
+    queries. There are no crops.
 
     Parameters
     ----------
@@ -38,11 +36,10 @@ class ConvE(Model):
     input_dropout, feature_dropout, hidden_dropout : float
         Dropout of the image, of whole channels, and of the hidden layer.
     initial_bias : float
-        Initial value of the biases. With binary cross entropy over all entities, about ``-log(N)``
-        (the prior of Lin et al. 2017, section 4.1) saves the table from learning that first.
+        Initial value of the biases: about ``-log(N)`` with binary cross entropy over all entities
+        (the prior of Lin et al. 2017, section 4.1).
     generator : torch.Generator, optional
-        Generator on the CPU that draws the network's weights as torch initialises such layers. None
-        takes torch's global generator.
+        Generator on the CPU that draws the network's weights as torch initialises such layers.
 
     Attributes
     ----------
@@ -95,19 +92,23 @@ class ConvE(Model):
         height, width = self._image
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
         like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
-        empty = like | {"device": "meta"}
+        layers = (
+            skip_init(nn.Conv2d, 1, channels, kernel_size, dtype=self._dtype),
+            skip_init(nn.Linear, self._hidden, self.dim, dtype=self._dtype),
+        )
+        for layer in layers:  # as torch's reset_parameters (He et al. 2015)
+            nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+            limit = 1 / math.sqrt(layer.weight[0].numel())
+            nn.init.uniform_(layer.bias, -limit, limit, generator=generator)
         self.image_norm = nn.BatchNorm2d(1, **like)
         self.image_dropout = nn.Dropout(input_dropout)
-        self.convolution = _drawn(nn.Conv2d(1, channels, kernel_size, **empty), generator, like)
+        self.convolution = layers[0].to(entity.device)
         self.feature_norm = nn.BatchNorm2d(channels, **like)
         self.feature_dropout = nn.Dropout2d(feature_dropout)
-        self.projection = _drawn(nn.Linear(self._hidden, self.dim, **empty), generator, like)
+        self.projection = layers[1].to(entity.device)
         self.hidden_dropout = nn.Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
-        bias = torch.full(
-            (len(entity),), float(initial_bias), dtype=self._dtype, device=entity.device
-        )
-        self.bias = nn.Parameter(bias)
+        self.bias = nn.Parameter(torch.full((len(entity),), float(initial_bias), **like))
 
     @classmethod
     def init(
@@ -193,22 +194,6 @@ class ConvE(Model):
 def _relu(values: Tensor) -> Tensor:
     """Return ``values.relu()``, in place if no gradient needs the values, which are large."""
     return values.relu() if torch.is_grad_enabled() else values.relu_()
-
-
-_Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)
-
-
-def _drawn(layer: _Layer, generator: torch.Generator | None, like: dict[str, Any]) -> _Layer:
-    """Draw the values of a layer on the CPU as torch would (He et al. 2015)."""
-    assert layer.bias is not None
-    weight = torch.empty(layer.weight.shape, dtype=like["dtype"], device="cpu")
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-    limit = 1 / math.sqrt(weight[0].numel())
-    bias = torch.empty(layer.bias.shape, dtype=like["dtype"], device="cpu")
-    bias.uniform_(-limit, limit, generator=generator)
-    layer.weight = nn.Parameter(weight.to(like["device"]))
-    layer.bias = nn.Parameter(bias.to(like["device"]))
-    return layer
 
 
 def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:

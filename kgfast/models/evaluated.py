@@ -1,11 +1,9 @@
 """Queries for ranking, with bits that depend neither on other queries nor on threads.
 
-Libraries choose the code of a matrix product, and so the order of sums, by the number of rows and
-of threads. MKL also chooses by the place of a row in memory, so that equal rows of a product may
-differ. So a user's network makes queries one at a time, on one thread. Models of kgfast make
-queries in chunks of one shape, with a padded last chunk, by products that treat rows equally
-(:func:`product`). If several threads may call ``queries`` at once, the chunks go to several
-threads.
+Libraries choose the order of sums in a matrix product by the number of rows and of threads, MKL
+also by the place of a row in memory. So a user's network makes queries one at a time, on one
+thread. Models of kgfast make queries in chunks of one shape, with a padded last chunk, by products
+that treat rows equally (:func:`product`), perhaps on several threads.
 """
 
 import os
@@ -21,7 +19,6 @@ from kgfast.kernels.cpu import threads
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.models.base import RankableModel, Side, queries_at
 from kgfast.models.wrapper import Wrapper
-from kgfast.text import shown
 
 # Queries of a chunk: with more queries a single query takes longer, with fewer a ranking takes
 # longer.
@@ -44,8 +41,7 @@ def evaluated_queries(
     The model's attribute ``query_chunk`` is the number of queries that are made at once; None if no
     query depends on other queries anyway. Without the attribute, a CPU makes one at a time, unless
     kgfast has the arithmetic of the model. The attribute ``parallel_queries`` of the model's own
-    class allows several threads to call ``queries`` at once. Raises as :func:`queries_at`, and a
-    ValueError for a wrong ``query_chunk``.
+    class allows several threads to call ``queries`` at once. Raises as :func:`queries_at`.
     """
     maker = model
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
@@ -127,8 +123,6 @@ def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
     if hasattr(maker, "query_chunk"):
         size: int | None = maker.query_chunk
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ValueError(f"model.query_chunk must be None or an int from 1; got {shown(size)}")
         return size
     kind: Any = type(maker)
     methods = getattr(maker, "__dict__", {}).keys() & _MAKERS

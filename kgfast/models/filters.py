@@ -8,7 +8,7 @@ one chunk.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,73 +23,68 @@ _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 23
 
 
-def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) -> list[Tensor]:
-    """Return ``N(e A) + 1`` with the Euclidean norm, of each crop, ``[M, P * width]``.
+def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) -> Tensor:
+    """Return ``N(e A) + 1`` with the Euclidean norm, of each crop, ``[C, M, P * dim]``.
 
     ``rows [M, G]`` and ``matrix [G, P * dim]`` have one dtype, and planes of ``dim`` columns.
-    ``widths`` increase; a crop has the first features of each plane. Gradients flow to rows and
-    matrix, once. Without gradients, equal rows have equal filters.
+    ``widths`` increase; a crop has the first features of each plane, and zeros beyond. Gradients
+    flow to rows and matrix, once. Without gradients, equal rows have equal filters.
     """
     if torch.is_grad_enabled():
         apply: Any = _FilterFunction.apply
-        return list(apply(rows, matrix, tuple(widths), dim))
-    made = []
-    for width in widths:
+        return cast(Tensor, apply(rows, matrix, tuple(widths), dim))
+    filters = rows.new_zeros(len(widths), len(rows), matrix.shape[1] // dim, dim)
+    for crop, width in zip(filters, widths, strict=True):
         total = product(_between(rows, dim, 0, width), _block(matrix, dim, (0, width), width))
         norm = torch.linalg.vector_norm(total, dim=1, keepdim=True)
-        made.append(total / norm.clamp_min(SMALLEST_NORM) + 1.0)
-    return made
+        total = total / norm.clamp_min(SMALLEST_NORM) + 1.0
+        crop[:, :, :width] = total.unflatten(1, (-1, width))
+    return filters.flatten(2)
 
 
 class _FilterFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, matrix: Tensor, widths: tuple[int, ...], dim: int
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensor:
         planes, widest = matrix.shape[1] // dim, widths[-1]
-        results = tuple(rows.new_empty(len(rows), planes, width) for width in widths)
+        filters = rows.new_zeros(len(widths), len(rows), planes, dim)
         norms = rows.new_empty(len(widths), len(rows), 1, 1)
         spans = list(pairwise([0, *widths]))
         added = [_block(matrix, dim, span, widest) for span in spans]
-        for part in _chunks(rows):
-            total = rows.new_zeros(len(rows[part]), planes * widest)
+        for chunk in _chunks(rows):
+            total = rows.new_zeros(len(rows[chunk]), planes * widest)
             for i, (span, block, width) in enumerate(zip(spans, added, widths, strict=True)):
-                total.addmm_(_between(rows[part], dim, *span), block)
-                crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, part]
+                total.addmm_(_between(rows[chunk], dim, *span), block)
+                crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, chunk]
                 torch.linalg.vector_norm(crop, dim=(1, 2), keepdim=True, out=norm)
                 norm.clamp_min_(SMALLEST_NORM)
-                torch.div(crop, norm, out=results[i][part]).add_(1.0)
-        ctx.save_for_backward(rows, matrix, norms, *results)
+                torch.div(crop, norm, out=filters[i, chunk, :, :width]).add_(1.0)
+        ctx.save_for_backward(rows, matrix, norms, filters)
         ctx.widths, ctx.dim = widths, dim
-        ctx.set_materialize_grads(False)
-        return tuple(result.flatten(1) for result in results)
+        return filters.flatten(2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, *gradients: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        rows, matrix, norms, *results = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        rows, matrix, norms, filters = ctx.saved_tensors
         dim, planes, widest = ctx.dim, matrix.shape[1] // ctx.dim, ctx.widths[-1]
-        spans = list(pairwise([0, *ctx.widths]))
+        gradient = gradient.view_as(filters)
         for_rows = torch.zeros_like(rows) if ctx.needs_input_grad[0] else None
         for_matrix = torch.zeros_like(matrix) if ctx.needs_input_grad[1] else None
-        for part in _chunks(rows):
-            chunk = rows[part]
-            total = rows.new_zeros(len(chunk), planes, widest)  # product of the crops so far
-            for i in reversed(range(len(spans))):
-                gradient, (below, width) = gradients[i], spans[i]
-                if gradient is not None:
-                    total[:, :, :width] += _through_norm(
-                        gradient.view_as(results[i])[part], results[i][part], norms[i, part]
-                    )
+        for chunk in _chunks(rows):
+            some = rows[chunk]
+            total = rows.new_zeros(len(some), planes, widest)  # product of the crops so far
+            for i, (below, width) in reversed(list(enumerate(pairwise([0, *ctx.widths])))):
+                crop = i, chunk, slice(None), slice(width)
+                total[:, :, :width] += _through_norm(gradient[crop], filters[crop], norms[i, chunk])
                 flat = total.flatten(1)
                 if for_rows is not None:
-                    block = _block(matrix, dim, spans[i], widest)
-                    here = for_rows[part].unflatten(1, (-1, dim))[:, :, below:width]
+                    block = _block(matrix, dim, (below, width), widest)
+                    here = for_rows[chunk].unflatten(1, (-1, dim))[:, :, below:width]
                     here.copy_((flat @ block.T).view_as(here))
                 if for_matrix is not None:
-                    slopes = _between(chunk, dim, below, width).T @ flat
+                    slopes = _between(some, dim, below, width).T @ flat
                     here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, :widest]
                     here += slopes.view_as(here)
         return for_rows, for_matrix, None, None

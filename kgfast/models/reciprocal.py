@@ -21,15 +21,14 @@ from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.models.wrapper import Wrapper
 
 _ORDERS = ("interleaved", "appended")
-_OF_THE_SCORER = ("score", "batch_size", "block", "nan", "device")
+_OF_THE_SCORER = ("score", "batch_size", "block", "device")
 
 
 class Reciprocal(Wrapper):
     """Model of relations and their inverses: heads are tails of an inverse relation.
 
     The head query of (h, r, t) is the tail query (t, inverse of r), as in Lacroix et al. (2018,
-    arXiv 1806.07297). Inverse relations are no candidates if relations are ranked. Training is that
-    of the inner model.
+    arXiv 1806.07297). Inverse relations are no candidates if relations are ranked.
 
     Parameters
     ----------
@@ -40,17 +39,11 @@ class Reciprocal(Wrapper):
         Place of the inverse of relation r: at 2r + 1, with r itself at 2r (PyKEEN), or at r + R
         (LibKGE).
 
-    Attributes
-    ----------
-    num_relations : int
-        Number of relations without inverses.
-
     Raises
     ------
-    ValueError
-        For an odd number of relations, an unknown order, and a model with its own inverses.
-    TypeError
-        For an object that is no model.
+    ValueError, TypeError
+        For an odd number of relations, an unknown order, a model with its own inverses, and an
+        object that is no model.
 
     Examples
     --------
@@ -95,7 +88,7 @@ class Reciprocal(Wrapper):
 
     @property
     def is_in_blocks(self) -> bool:
-        """Return whether the inner model is a function that scores blocks of candidates."""
+        """Return whether the inner model is a function of blocks."""
         return is_in_blocks(self.model)
 
     @property
@@ -151,7 +144,8 @@ class Reciprocal(Wrapper):
             return fn(anchors, self.relation_ids(relations, side), "tail", ids)
 
         scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-        outer.fn, outer.num_relations, outer.sides = scores, self.num_relations, None
+        outer.fn, outer.num_relations = scores, self.num_relations
+        outer.sides = (*outer.sides, "head")
         return outer
 
     def __repr__(self) -> str:

@@ -71,8 +71,9 @@ class RESCAL(Model):
         rows = query_rows(self.entity, anchors[order])
         # casts matrices and rows, also if one of both is frozen
         matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)
-        products = _trained if torch.is_grad_enabled() else _ranked
-        return products(rows, matrices, counts.tolist(), side == "head")[order.argsort()]
+        products: Any = _Products.apply if torch.is_grad_enabled() else _ranked
+        result: Tensor = products(rows, matrices, counts.tolist(), side == "head")
+        return result[order.argsort()]
 
     def crop_width(self, dim: int) -> NoReturn:
         """Raise a ValueError: there are no crops."""
@@ -88,14 +89,6 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
             one = (matrix if turned else matrix.mT).expand(len(part), -1, -1)
             parts.append(torch.bmm(one, part[:, :, None])[:, :, 0])
     return torch.cat([rows[:0], *parts])
-
-
-def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
-    if rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
-        product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
-        return product
-    parts = zip(rows.split(counts), matrices.mT if turned else matrices, strict=True)
-    return torch.cat([rows[:0], *(part @ matrix for part, matrix in parts)])
 
 
 class _Products(torch.autograd.Function):

@@ -116,27 +116,28 @@ class RSCF(Wrapper):
         The result is that of :meth:`Model.queries`, ``[B, F]`` in the layout of
         :mod:`kgfast.kernels.scores`. A crop's rows stay full-width, with zeros beyond the crop.
         """
-        self._check_side(side)
-        widths = [self._checked(dims)]
-
-        def make(anchors: Tensor, relations: Tensor) -> Tensor:
-            return self._filtered(anchors, relations, side, widths)[0]
-
-        with no_autocast(self.entity.device):
-            if torch.is_grad_enabled():
-                return make(anchors, relations)
-            size = query_chunk(self.entity.device)
-            return in_chunks(make, anchors, relations, size, parallel=True)
+        return self.queries_of(anchors, relations, side, [self._checked(dims)])[0]
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
         """Return the queries of several crops; all at once if they train."""
-        if not torch.is_grad_enabled():
-            return [self.queries(anchors, relations, side, dim) for dim in dims]
-        widths = sorted({self._checked(dim) for dim in dims})
-        with no_autocast(self.entity.device):
-            queries = self._filtered(anchors, relations, side, widths).unbind()
+        self._check_side(side)
+        widths, device = sorted({self._checked(dim) for dim in dims}), self.entity.device
+
+        def alone(width: int) -> Tensor:
+            def make(anchors: Tensor, relations: Tensor) -> Tensor:
+                return self._filtered(anchors, relations, side, [width])[0]
+
+            return in_chunks(make, anchors, relations, query_chunk(device), parallel=True)
+
+        with no_autocast(device):
+            if torch.is_grad_enabled():
+                queries: Sequence[Tensor] = self._filtered(
+                    anchors, relations, side, widths
+                ).unbind()
+            else:
+                queries = [alone(width) for width in widths]
         return [queries[widths.index(dim)] for dim in dims]
 
     def _filtered(
@@ -173,16 +174,7 @@ class RSCF(Wrapper):
         matrix: Tensor = getattr(self, name)
         if ops.serves_filters(rows, matrix):
             return ops.filters(rows, matrix, widths, self.dim)
-        crops = filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
-        return torch.stack(
-            [self._padded(crop, width) for crop, width in zip(crops, widths, strict=True)]
-        )
-
-    def _padded(self, crop: Tensor, width: int) -> Tensor:
-        if width == self.dim:
-            return crop
-        planes = crop.unflatten(1, (-1, width))
-        return nn.functional.pad(planes, (0, self.dim - width)).flatten(1)
+        return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the entity table and, if relations are filtered, the factor ``[N, dims]``.
@@ -197,22 +189,14 @@ class RSCF(Wrapper):
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
         if not self.relation_transform:
             return [self.model.candidates(side)] * len(dims)
-        name = "A3" if side == "tail" else "A2"
-        widths = sorted({self._checked(dim) for dim in dims})
+        name, widths = "A3" if side == "tail" else "A2", sorted({self._checked(it) for it in dims})
         with no_autocast(self.entity.device):
             if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
-                factors = self._trained_factors(name, widths)
+                rows = self.entity if self._dtype == torch.float64 else self.entity.float()
+                factors: Sequence[Tensor] = self._filters(rows, name, widths).unbind()
             else:
                 factors = [self._factor(name, width) for width in widths]
         return [Candidates(self.entity, None, factors[widths.index(dim)]) for dim in dims]
-
-    def _trained_factors(self, name: str, widths: list[int]) -> list[Tensor]:
-        """Return the factors of several crops with gradients; kernels make them full-width."""
-        rows, matrix = self.entity, getattr(self, name)
-        rows = rows if rows.dtype == torch.float64 else rows.float()
-        if ops.serves_filters(rows, matrix):
-            return list(ops.filters(rows, matrix, widths, self.dim).unbind())
-        return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
 
     @torch.no_grad()
     def _factor(self, name: str, width: int) -> Tensor:
@@ -226,7 +210,8 @@ class RSCF(Wrapper):
             rows = table[here].double()
             whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
             with torch.no_grad():  # in another thread
-                factor[here] = filters_of(whole, matrix, [width], self.dim)[0][: len(rows)]
+                factors = filters_of(whole, matrix, [width], self.dim)[0]
+                factor[here] = factors[: len(rows), :width]
 
         run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return factor

@@ -1,8 +1,6 @@
-"""Models around a model, with the inner model's tables and state dicts of other programs."""
+"""Models around a model, with the inner model's tables."""
 
 import copy
-import math
-from collections.abc import Mapping
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -10,10 +8,7 @@ from torch import Tensor, nn
 from kgfast.models.base import Model, Side, is_nested, operator_width
 from kgfast.tables import Table
 
-# Names of the tables in other programs.
-_ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
 _OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
-_OPTIONS = ("gamma", "embedding_range")  # options that other programs store among the tensors
 
 
 def unwrapped(model: Model) -> Model:
@@ -85,47 +80,3 @@ class Wrapper(Model):
         local = copy.copy(self)
         local._modules = local._modules | {"model": model}
         return local
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Load a state dict of this class, or of a program with other names for the tables.
-
-        Parameters
-        ----------
-        state_dict : mapping of str to Tensor
-            Other known names, with any prefix, are ``entity_embedding``, ``relation_embedding``,
-            ``A1`` or ``W_A1`` (or the ``weight`` of a linear layer of that name), ``w1``, ``w2``
-            and ``w3``. ``gamma`` and ``embedding_range``, which are options here, must be equal to
-            the model's.
-        strict, assign : bool
-            As :meth:`torch.nn.Module.load_state_dict`.
-
-        Raises
-        ------
-        ValueError
-            If gamma or range differ from the model's.
-        RuntimeError
-            If a tensor has another shape than in the model; if tensors are missing or unknown and
-            ``strict`` is True.
-        """
-        held = self.state_dict()
-        by_leaf = {name.rpartition(".")[2]: name for name in held}
-        renamed = {}
-        for name, value in state_dict.items():
-            is_weight = name.endswith(".weight")  # tells a linear layer, or a table
-            leaf = name.removesuffix(".weight").rpartition(".")[2]
-            if leaf in _OPTIONS:
-                option = getattr(unwrapped(self), leaf)
-                if not math.isclose(option, float(value), rel_tol=1e-6):
-                    raise ValueError(
-                        f"{name} is {float(value):g}, but the model's {leaf} is {option:g}"
-                    )
-                continue
-            if name not in held:
-                name = by_leaf.get(_ALIASES.get(leaf, leaf.removeprefix("W_")), name)
-                value = value.t() if is_weight and leaf not in _ALIASES else value
-            if value.numel() == 1 and name in held:  # other programs hold scalars as [1]
-                value = value.reshape(held[name].shape)
-            renamed[name] = value
-        return super().load_state_dict(renamed, strict, assign)

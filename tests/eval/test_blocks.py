@@ -21,13 +21,14 @@ def assert_same_ranks(one, other):
 def test_ties_nan_and_infinities_are_numbers_as_everywhere():
     inf, nan = float("inf"), float("nan")
     rows = torch.tensor([[1.0, 1.0, nan, inf, -inf, 0.0]]).repeat(6, 1)
-    scorer = BlockScorer(Recorded(rows), 6, 1, block=2, nan="worst")
-    tails = rank(scorer, [(0, 0, tail) for tail in range(6)], sides=("tail",))
+    scorer = BlockScorer(Recorded(rows), 6, 1, block=2)
+    triples = [(0, 0, tail) for tail in range(6)]
+    tails = rank(scorer, triples, sides=("tail",), nan="worst")
     assert tails.greater.flatten().tolist() == [1, 1, 5, 0, 4, 3]
     assert tails.equal.flatten().tolist() == [1, 1, 0, 0, 0, 0]
-    top = topk(scorer, heads=0, relations=0, k=6)
-    assert top.ids.tolist() == [[3, 0, 1, 5, 4, 2]]
-    assert top.scores[0, :5].tolist() == [inf, 1.0, 1.0, 0.0, -inf]
+    top = topk(scorer, heads=0, relations=0, k=5, candidate_ids=[0, 1, 3, 4, 5])
+    assert top.ids.tolist() == [[3, 0, 1, 5, 4]]
+    assert top.scores[0].tolist() == [inf, 1.0, 1.0, 0.0, -inf]
 
 
 def test_scores_are_compared_as_float64():
@@ -198,9 +199,9 @@ def late_nan(anchors, relations, side, candidate_ids):
 
 
 USED = {
-    "type": (returns(lambda b, c: [0.0] * c), TypeError, r"return a tensor; got list for block 0"),
+    "type": (returns(lambda b, c: [0.0] * c), TypeError, "block 0 .*return a tensor; got list"),
     "shape": (returns(lambda b, c: torch.zeros(b, c + 1)), ValueError, r"\[1, 4\]; got \[1, 5\]"),
-    "integers": (returns(lambda b, c: torch.zeros(b, c).long()), TypeError, r"got torch.int64 for"),
+    "integers": (returns(lambda b, c: torch.zeros(b, c).long()), TypeError, "got torch.int64"),
     "device": (returns(lambda b, c: torch.zeros(b, c, device="meta")), ValueError, "on cpu"),
     "nan": (late_nan, ValueError, r"NaN for block 1 of the tail side \(candidates 4 .. 5\): .* 5 "),
 }
@@ -236,8 +237,6 @@ BAD = {
     "relations": (lambda: make(num_relations=1.0), TypeError, "num_relations must be an int"),
     "block": (lambda: make(block=0), ValueError, "block must be at least 1; got 0"),
     "batch": (lambda: make(batch_size=True), TypeError, "batch_size must be an int"),
-    "nan": (lambda: make(nan="best"), ValueError, "nan must be 'error' or 'worst'"),
-    "sides": (lambda: make(sides=("tails",)), ValueError, "sides must be some of"),
     "crop": (lambda: rank(make(), [(0, 0, 1)], dims=1), ValueError, "BlockScorer has no crops"),
     "triple": (lambda: rank(make(), [(0, 0, 6)]), ValueError, "triples"),
     "a side": (

@@ -410,8 +410,8 @@ def test_what_a_model_of_a_table_does_not_do(tmp_path):
         with pytest.raises(NotImplementedError, match="relations are ranked, or predicted, by"):
             call()
     for call, words in (
-        (stored.state_dict, r"state_dict\(\): the entities are FileTable.*has a file already"),
-        (stored.double, r"to\(\): the entities are FileTable.*table of that dtype"),
+        (stored.state_dict, r"state_dict\(\): the entities are FileTable.*block"),
+        (stored.double, r"to\(\): the entities are FileTable.*block"),
         (lambda: stored.to("cpu"), r"to\(\): the entities are FileTable"),
         (lambda: RSCF(stored).state_dict(), r"state_dict\(\): the entities"),
         (lambda: stored.first_columns(2), r"first_columns\(\)"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import BlockScorer, Facts, KnownTriples, Vocabulary, top_facts
+from kgfast import Facts, KnownTriples, Vocabulary, top_facts
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
@@ -149,17 +149,6 @@ def test_the_first_threshold_may_be_of_queries_that_are_rounded_otherwise(wobble
     triples, scores = sorted_facts(model.base)
     assert torch.equal(found.triples, triples[:7])
     assert torch.allclose(found.scores.double(), scores[:7] * (1 + wobble * R), rtol=1e-6)
-
-
-def test_scores_that_are_nan_are_no_facts():
-    def half(anchors, relations, side, candidate_ids):
-        scores = candidate_ids.float().repeat(len(anchors), 1)
-        return torch.where(candidate_ids % 2 == 0, torch.nan, scores)
-
-    scorer = BlockScorer(half, 6, 1, nan="worst", block=2)
-    assert top_facts(scorer, heads=[0, 1]).triples.tolist() == [
-        [h, 0, t] for t in (5, 3, 1) for h in (0, 1)
-    ]
 
 
 PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["likes"])

@@ -308,32 +308,3 @@ def test_scales_start_where_they_are_asked_to():
     med = MED(base("rotate"), [2, D], scales=(0, 0.5, -1.5), learnable=False)
     assert [it.item() for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
     assert MED(base("rotate"), [2, D]).w1.item() == 1
-
-
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_state_dicts_of_other_programs(prefix):
-    med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
-    before = {name: it.clone() for name, it in med.state_dict().items()}
-    state = {
-        f"{prefix}entity_embedding": before["model.model.entity"] + 1,
-        f"{prefix}relation_embedding.weight": before["model.model.relation"] + 1,
-        f"{prefix}_rscf.A1": before["model.A1"] + 1,
-        f"{prefix}_rscf.W_A2": before["model.A2"] + 1,
-        f"{prefix}_rscf.W_A3.weight": (before["model.A3"] + 1).t(),
-        f"{prefix}gamma": torch.tensor([6.0]),
-        f"{prefix}embedding_range": torch.tensor([8.0 / D]),
-        "w1": torch.tensor([3.0]),  # a vector of one
-        "w2": torch.tensor(4.0),
-        "w3": torch.tensor(5.0),
-    }
-    med.load_state_dict(state)
-    assert [it.item() for it in (med.w1, med.w2, med.w3)] == [3.0, 4.0, 5.0]
-    for name in ("model.model.entity", "model.model.relation", "model.A1", "model.A2", "model.A3"):
-        torch.testing.assert_close(med.state_dict()[name], before[name] + 1)
-    with pytest.raises(ValueError, match=r"gamma is 12, but the model's gamma is 6"):
-        med.load_state_dict(state | {f"{prefix}gamma": torch.tensor([12.0])})
-    with pytest.raises(RuntimeError, match=r"size mismatch for model\.A2"):
-        med.load_state_dict(state | {f"{prefix}_rscf.W_A2": torch.zeros(3, 3)})
-    del state["w3"]
-    with pytest.raises(RuntimeError, match="w3"):
-        med.load_state_dict(state)
