@@ -5,19 +5,12 @@ lines of other names are ignored, so that one file serves many graphs.
 """
 
 from pathlib import Path
-from typing import overload
 
 from kgfast.datasets.data_files import Folder, numbered_lines
 from kgfast.graph import Names, Vocabulary
 from kgfast.text import shown
 
 
-@overload
-def with_labels(
-    folder: Path, names: tuple[Vocabulary, Vocabulary]
-) -> tuple[Vocabulary, Vocabulary]: ...
-@overload
-def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names: ...
 def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names:
     """Return names with the labels from the file of a folder, if there is one.
 

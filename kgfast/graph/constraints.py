@@ -147,22 +147,21 @@ class TypeConstraints:
         """
         seen = cls.from_triples(triples, vocabulary=vocabulary)
         names, pairs = seen.names[0], list(types)
-        if names is None and any(isinstance(entity, str) for entity, _ in pairs):
-            raise TypeError("types: names of entities need vocabulary=")
         kinds_of: dict[int, set[Any]] = {}
+        with_kind: dict[Any, set[int]] = {}
         for entity, kind in pairs:
-            if not isinstance(entity, str):
-                kinds_of.setdefault(int(as_integers("types", entity)), set()).add(kind)
-            elif names is not None and entity in names:
-                kinds_of.setdefault(names[entity], set()).add(kind)
+            if isinstance(entity, str):
+                if names is None:
+                    raise TypeError("types: names of entities need vocabulary=")
+                if entity not in names:
+                    continue
+            id = int(ids_or_names("types", entity, names))
+            kinds_of.setdefault(id, set()).add(kind)
+            with_kind.setdefault(kind, set()).add(id)
         if pairs and not kinds_of:
             raise ValueError(
                 f"types: no pair has an entity of this graph: the first is {shown(pairs[0][0])}"
             )
-        with_kind: dict[Any, set[int]] = {}
-        for entity, kinds in kinds_of.items():
-            for kind in kinds:
-                with_kind.setdefault(kind, set()).add(entity)
 
         def allowed(ids: Tensor) -> list[int]:
             here = set(ids.tolist())

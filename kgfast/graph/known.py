@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -141,10 +141,7 @@ class KnownTriples:
         return known
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index as a new folder that :meth:`open` reads, whole or not at all.
-
-        A ValueError if the folder is there already.
-        """
+        """Write a new folder that :meth:`open` reads; a ValueError if the folder is there."""
         with new_folder(folder) as scratch:
             write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads})
 
@@ -155,10 +152,7 @@ class KnownTriples:
 
     @property
     def checksum(self) -> str:
-        """Return the checksum of the triples: equal for equal triples, in memory or in a folder.
-
-        A folder stores the checksum; in memory, the first use computes it.
-        """
+        """Return the checksum of the triples: equal for equal triples, in memory or in a folder."""
         if self._checksum is None:
             self._checksum = checksum_of(self._tails)
         return self._checksum
@@ -276,22 +270,6 @@ class KnownTriples:
         moved._tails, moved._heads = self._tails.to(device), self._heads.to(device)
         moved._relations = None if self._relations is None else self._relations.to(device)
         return moved
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the path of a folder: another process maps the files of the folder."""
-        if self._folder is None or self.device.type != "cpu":
-            return self.__dict__
-        return {"_folder": self._folder, "_checksum": self._checksum}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_tails" not in state:
-            opened = KnownTriples.open(state["_folder"])
-            if opened._checksum != state["_checksum"]:
-                raise ValueError(
-                    f"{opened._folder} holds other triples than at the earlier opening"
-                )
-            state = opened.__dict__
-        self.__dict__.update(state)
 
     def __len__(self) -> int:
         return self.num_triples

@@ -16,8 +16,7 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return at most `count` known names most like an unknown name, the nearest first.
 
     Similarity is that of `difflib.get_close_matches` on the first 64 characters, without regard to
-    case, among the names with the most characters in common at both ends. Only the first 200,000
-    names are compared.
+    case, among those of the first 200,000 names that share most characters at both ends.
 
     Examples
     --------

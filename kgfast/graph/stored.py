@@ -64,13 +64,12 @@ def index_of(
 
 
 def build_folder(paths: Sequence[Path], folder: Path) -> None:
-    """Index files of triples in an empty folder; the files are read twice."""
-    states = [_state(path) for path in paths]
+    """Index files of triples, which are read twice, in an empty folder."""
 
     def rows() -> Iterator[Columns]:
-        for path, state in zip(paths, states, strict=True):
-            if _state(path) != state:
-                raise ValueError(f"{path} changed during reading: build again")
+        for path in paths:
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such file")
             yield from _rows_of(path)
 
     sizes, count = (0, 0), 0
@@ -170,13 +169,6 @@ def _mapped(path: Path) -> Tensor:
         if values.ndim != 1 or values.dtype not in (np.int32, np.int64):
             raise ValueError(f"expected integers of one axis; got {values.dtype}, {values.shape}")
         return torch.from_numpy(values)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
 
 
 def _rows_of(path: Path) -> Iterator[Columns]:

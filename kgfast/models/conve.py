@@ -108,7 +108,10 @@ class ConvE(Model):
         self.projection = layers[1].to(entity.device)
         self.hidden_dropout = nn.Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
-        self.bias = nn.Parameter(torch.full((len(entity),), float(initial_bias), **like))
+        bias = torch.full(
+            (len(entity),), float(initial_bias), dtype=self._dtype, device=entity.device
+        )
+        self.bias = nn.Parameter(bias)
 
     @classmethod
     def init(

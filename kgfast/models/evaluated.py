@@ -6,9 +6,8 @@ thread. Models of kgfast make queries in chunks of one shape, with a padded last
 that treat rows equally (:func:`product`), perhaps on several threads.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, cast
 
@@ -29,8 +28,6 @@ _OF_KGFAST = "kgfast."  # modules of this package compute row by row, or in chun
 _MAKERS = frozenset(("queries", "_queries"))  # methods
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
-_pools: dict[int, ThreadPoolExecutor] = {}  # pools by the number of workers
-os.register_at_fork(after_in_child=_pools.clear)  # a child process has none of the threads
 
 
 def evaluated_queries(
@@ -163,13 +160,6 @@ def _share_out(work: Callable[[int], None], chunks: int) -> None:
         ):
             work(number)
 
-    if workers not in _pools:
-        _pools.setdefault(workers, ThreadPoolExecutor(workers, "kgfast-queries"))
-    futures = [_pools[workers].submit(alone, number) for number in range(chunks)]
-    try:
-        for future in futures:
-            future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)  # no worker is still in the model when a call is interrupted
+    with ThreadPoolExecutor(min(workers, chunks), "kgfast-queries") as pool:
+        for _ in pool.map(alone, range(chunks)):  # raises the error of a worker
+            pass
