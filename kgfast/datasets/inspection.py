@@ -20,28 +20,26 @@ def mistakes(
     A warning names the file and line of the first such triple.
     """
     notes = []
-    earlier: list[NDArray[np.int64]] = []
+    earlier = np.empty(0, np.int64)
     for split, triples, file in zip(SPLITS, splits, files, strict=True):
         hrt = triples.numpy()
         keys = (hrt[:, 0] * len(relations) + hrt[:, 1]) * len(entities) + hrt[:, 2]
-        first_line = [
-            {it.strip().lower() for it in _names(row, entities, relations)} for row in hrt[:1]
-        ]
-        is_header = np.zeros(len(hrt), bool)
-        is_header[:1] = any(words == set(names) for words in first_line for names in TRIPLE_COLUMNS)
-        is_repeated = np.ones(len(hrt), bool)
+        is_header, is_repeated = np.zeros(len(hrt), bool), np.ones(len(hrt), bool)
+        for row in hrt[:1]:
+            words = {name.strip().lower() for name in _names(row, entities, relations)}
+            is_header[0] = any(words == set(names) for names in TRIPLE_COLUMNS)
         is_repeated[np.unique(keys, return_index=True)[1]] = False
-        checks = [(is_header, "names the columns"), (is_repeated, "stands in the split before")]
-        if earlier:
-            where = " or ".join(SPLITS[: len(earlier)])
-            checks.append((np.isin(keys, np.concatenate(earlier)), f"stands in {where}"))
-        for wrong, problem in checks:
+        for wrong, problem in (
+            (is_header, "names the columns"),
+            (is_repeated, "stands in the split before"),
+            (np.isin(keys, earlier), "stands in an earlier split"),
+        ):
             if wrong.any() and file is not None:
                 row = int(wrong.argmax())
                 first = shown(_names(hrt[row], entities, relations))
                 count = f"{wrong.sum():,} of {len(hrt):,} triples of {split}"
                 notes.append(f"{file.place(row, len(hrt))}: {first} {problem} ({count})")
-        earlier.append(keys)
+        earlier = np.concatenate([earlier, keys])
     empty = [split for split, triples in zip(SPLITS, splits, strict=True) if not len(triples)]
     return [*notes, *([f"{root}: no triples of {' and '.join(empty)}"] if empty else [])]
 

@@ -51,8 +51,7 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     Returns
     -------
     Dataset
-        A missing valid or test file is an empty split. Entities that only occur in valid or test
-        are kept.
+        A missing valid or test file is an empty split.
 
     Warns
     -----

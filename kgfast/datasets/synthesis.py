@@ -67,7 +67,6 @@ class Growth:
     id: _Ints  # [N], the entity's id in the graph
 
     def of_kind(self, *kinds: str) -> list[int]:
-        """Return the ids of the relations of some kinds."""
         return [i for i, relation in enumerate(self.relations) if relation.kind in kinds]
 
 
@@ -82,16 +81,15 @@ class SyntheticDataset(Dataset):
         """Return the RotatE embeddings behind the graph: t is near h * exp(i * phase[r]).
 
         Roots are complex normal with a standard deviation of 0.02 per component. Every other entity
-        is `c * rotated parent + sqrt(1 - c**2) * noise`. Each entity has a correlation c, which
-        does not depend on dim. Phases are uniform for `child_of` and `has_part_k`, negated for the
-        inverse `part_of_k`, 0 or pi for `symmetric_k`, 0 for `sibling_k`, and sums for
-        compositions.
+        is `c * rotated parent + sqrt(1 - c**2) * noise`, with a correlation c of its own. Phases
+        are uniform for `child_of` and `has_part_k`, negated for the inverse `part_of_k`, 0 or pi
+        for `symmetric_k`, 0 for `sibling_k`, and sums for compositions.
 
         Parameters
         ----------
         dim
-            Complex dimensions. The first d of a larger planting are the planting of dim d, bit for
-            bit.
+            Complex dimensions, at least 1. The first d of a larger planting are the planting of dim
+            d, bit for bit.
         seed
             Another seed gives other embeddings of this graph; by default the seed of the graph.
 
@@ -101,18 +99,6 @@ class SyntheticDataset(Dataset):
             float32 `[num_entities, 2 * dim]`, halves: re | im.
         phase
             float32 `[num_relations, dim]`, in -pi..pi.
-
-        Raises
-        ------
-        ValueError
-            If dim is not positive.
-
-        Examples
-        --------
-        >>> graph = synthetic(200, 6, 500, 50, 50)
-        >>> entity, phase = graph.planted(16)
-        >>> entity.shape, phase.shape
-        (torch.Size([200, 32]), torch.Size([6, 16]))
         """
         if dim < 1:
             raise ValueError(f"dim must be positive, got {dim}")
@@ -142,16 +128,9 @@ def synthetic(
     The default has the sizes of WN18RR and about the same skew. The module's docstring describes
     the growth; `SyntheticDataset.planted` gives the embeddings.
 
-    Parameters
-    ----------
-    num_entities, num_relations
-        Sizes of the vocabularies. Relations come in the order `child_of`, `sibling_0`,
-        `symmetric_0`, `has_part_0`, `part_of_0`, `child_of_then_child_of`, `sibling_1`, ...
-    num_train, num_valid, num_test
-        Numbers of triples: exact, and all triples are distinct.
-    seed
-        Equal arguments give equal graphs, bit for bit, on every processor. Another version of
-        numpy may draw another graph.
+    Relations come in the order `child_of`, `sibling_0`, `symmetric_0`, `has_part_0`, `part_of_0`,
+    `child_of_then_child_of`, `sibling_1`, ... All triples are distinct. Equal arguments give equal
+    graphs, bit for bit, on every processor, with one version of numpy.
 
     Raises
     ------
@@ -191,7 +170,6 @@ def synthetic(
 
 
 def _catalogue(num_relations: int) -> list[_Relation]:
-    """Return the relations in the order of ids."""
     names = [("child_of", "tree", 0)]
     for cycle in range(num_relations // 5 + 1):
         then = "child_of" if cycle == 0 else f"has_part_{cycle - 1}"

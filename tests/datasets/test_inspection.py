@@ -38,7 +38,7 @@ MISTAKES = {
     ),
     "overlaps": (
         PLAIN | {"test.txt": PLAIN["test.txt"] + PLAIN["valid.txt"] + PLAIN["train.txt"]},
-        ["test.txt:2: ('eve', 'knows', 'ann') stands in train or valid (3 of 4 triples of test)"],
+        ["test.txt:2: ('eve', 'knows', 'ann') stands in an earlier split (3 of 4 triples of test)"],
     ),
 }
 
@@ -54,7 +54,7 @@ def test_ids_with_a_count_have_their_lines(tmp_path):
     files |= {"train2id.txt": "2\n0 1 0\n0 1 0\n", "valid2id.txt": "1\n0 1 0\n"}
     assert warnings_of(tmp_path, files) == [
         "train2id.txt:3: ('a', 'r', 'b') stands in the split before (1 of 2 triples of train)",
-        "valid2id.txt:2: ('a', 'r', 'b') stands in train (1 of 1 triples of valid)",
+        "valid2id.txt:2: ('a', 'r', 'b') stands in an earlier split (1 of 1 triples of valid)",
         f"{tmp_path}: no triples of test",
     ]
 

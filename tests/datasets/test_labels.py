@@ -122,12 +122,10 @@ class TestWhereTheyAreShown:
             "predict", labelled, "--head", "the 3th", "--relation", "next"
         )
 
-    def test_explain(self, root, labelled):
+    def test_explain(self, labelled):
         asked = ("--head", "e3", "--relation", "next", "--tail", "e4", "--top", 3)
         found = lines_of("explain", labelled, *asked)
         assert all(it["head_label"] == f"the {it['head'][1:]}th" for it in found if "5" not in it)
-        plain = lines_of("explain", root / "run", *asked)
-        assert [{k: v for k, v in it.items() if "label" not in k} for it in found] == plain
         assert "(comes after)" in run("explain", labelled, *asked).stdout
 
     def test_results_in_a_notebook(self, labelled):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from ast import literal_eval
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -72,15 +71,9 @@ def test_same_seed_same_graph(small):
         assert not torch.equal(ours, others)
 
 
-def _wide_instructions_of_numpy():
-    """Return the instruction sets beyond the baseline that numpy uses on this processor."""
-    core = getattr(np, "_core", None) or np.core
-    found = core._multiarray_umath
-    return [name for name in found.__cpu_dispatch__ if found.__cpu_features__[name]]
-
-
 def test_draws_do_not_depend_on_the_vector_instructions():
-    wide = _wide_instructions_of_numpy()
+    numpy = (getattr(np, "_core", None) or np.core)._multiarray_umath
+    wide = [name for name in numpy.__cpu_dispatch__ if numpy.__cpu_features__[name]]
     if not wide:
         pytest.skip("numpy has one set of instructions here")
     narrow = {"NPY_DISABLE_CPU_FEATURES": " ".join(wide), "ATEN_CPU_CAPABILITY": "default"}
@@ -127,19 +120,11 @@ def test_cardinalities_and_skew(default):
     assert classes["has_part_0"] == "1-N"
     assert classes["sibling_0"] == classes["child_of_then_has_part_0"] == "N-N"
     assert classes["symmetric_0"] == "1-1"
-    counts = Counter(default.train.relation_ids.tolist())
-    shares = sorted((count / len(default.train) for count in counts.values()), reverse=True)
+    shares = default.train.relation_ids.bincount().sort(descending=True).values / len(default.train)
     assert len(shares) == 11
-    assert sum(shares[:2]) > 0.5
+    assert shares[:2].sum() > 0.5
     assert shares[-1] < 0.02
-    assert 40_000 < len(set(default.train.hrt[:, ::2].flatten().tolist())) < 40_943
-
-
-def test_shares_of_a_sparse_graph_follow_the_weights():
-    graph = synthetic(20_000, 6, 10_000, 0, 0)
-    counts = {name: len(pairs_of(graph, name)) for name in graph.relations}
-    for name, share in (("symmetric_0", 32), ("sibling_0", 6), ("child_of_then_child_of", 6)):
-        assert counts[name] / 10_000 == pytest.approx(share / 94, rel=0.15), name
+    assert 40_000 < len(default.train.hrt[:, ::2].unique()) < 40_943
 
 
 @pytest.mark.parametrize(
@@ -169,11 +154,6 @@ def test_planted_crops_are_plantings(small):
         halves = entity.reshape(2_000, 2, 130)[:, :, :dim].reshape(2_000, 2 * dim)
         assert torch.equal(smaller_entity, halves)
         assert torch.equal(smaller_phase, phase[:, :dim])
-
-
-def test_a_planting_needs_a_dimension(small):
-    with pytest.raises(ValueError, match="dim must be positive, got 0"):
-        small.planted(0)
 
 
 def test_planted_phases_follow_the_patterns(small):
