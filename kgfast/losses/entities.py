@@ -74,10 +74,7 @@ class EntitiesLoss(Loss):
             candidates = with_gamma(candidates, model, queries.dtype)
         operands = candidates.operands()
         if operands.pop("factor") is not None:
-            raise ValueError(
-                f"{type(self).__name__} takes no scores with a factor: RSCF needs "
-                "relation_transform=False here"
-            )
+            raise ValueError(f"{type(self).__name__} takes no scores with a factor, as RSCF's are")
         return asked, queries, {**operands, "score": model.score, "precision": self.precision}
 
     def _reduced(

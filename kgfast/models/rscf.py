@@ -16,8 +16,6 @@ from kgfast.models.base import (
     distinct_relations,
     query_rows,
 )
-from kgfast.models.complex import ComplEx
-from kgfast.models.distmult import DistMult
 from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
 from kgfast.models.filters import filters_of
 from kgfast.models.fresh import fresh_table
@@ -26,18 +24,11 @@ from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
 from kgfast.ops.differentiable import no_autocast
 
-_SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # gain of the initial matrices
 # Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
 # other rows.
 _CHUNK = {"cpu": 64}
 _CHUNK_ELSEWHERE = 1 << 12
-_SERVED: dict[type[Model], dict[str, tuple[str, ...]]] = {
-    RotatE: {"norm": ("modulus",), "layout": ("halves",), "relation_format": ("raw", "phase")},
-    TransE: {},
-    DistMult: {},
-    ComplEx: {"layout": ("halves",)},
-}
 
 
 class RSCF(Wrapper):
@@ -54,10 +45,8 @@ class RSCF(Wrapper):
 
     Parameters
     ----------
-    model : RotatE, TransE, DistMult or ComplEx
+    model : RotatE or TransE
         RotatE with raw relations or phases, the sum of moduli and halves.
-    relation_transform : bool
-        Filter relations too. DistMult and ComplEx need False.
     seed : int, optional
         Seed of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global
         generator. The matrices train if the model's entities train.
@@ -67,7 +56,7 @@ class RSCF(Wrapper):
     A1 : Tensor
         ``[R, G]`` for relation rows of R and entity rows of G reals.
     A2, A3 : Tensor
-        ``[G, R]``, with ``relation_transform``.
+        ``[G, R]``.
 
     Raises
     ------
@@ -86,22 +75,23 @@ class RSCF(Wrapper):
     A2: nn.Parameter
     A3: nn.Parameter
 
-    def __init__(
-        self,
-        model: Model,
-        relation_transform: bool = True,
-        *,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, model: Model, *, seed: int | None = None) -> None:
         super().__init__(model)
-        _check_model(model, relation_transform)
-        self.relation_transform = relation_transform
+        if not isinstance(model, RotatE | TransE):
+            raise ValueError(f"RSCF goes around RotatE and TransE; got {type(model).__name__}")
+        if isinstance(model, RotatE) and (
+            model.relation_format == "complex" or model.score != "rotate"
+        ):
+            raise ValueError(
+                "RSCF needs a RotatE with relation_format raw or phase, norm modulus and layout "
+                f"halves; got {model.relation_format}, {model.norm}, {model.layout}"
+            )
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for name, shape in self._matrix_shapes().items():
             matrix = nn.init.xavier_uniform_(fresh_table(shape), _GAIN, generator)
             trains, device = model.entity.requires_grad, model.entity.device
             setattr(self, name, nn.Parameter(matrix.to(device, self._dtype), trains))
-        self.score = _SCORES.get(model.score, model.score)
+        self.score = f"rscf_{model.score}"
 
     @property
     def nested(self) -> bool:
@@ -154,20 +144,10 @@ class RSCF(Wrapper):
         if place is not None:
             scale = nn.functional.embedding(place, scale[0])[None]
         anchor = query_rows(self.entity, anchors)
-        filtered = scale * anchor
-        if self.relation_transform:
-            unit = self.model.phase_unit if isinstance(self.model, RotatE) else 1.0
-            turn = (unit if side == "tail" else -unit) * query_rows(self.relation, relations)
-            of_anchors = self._filters(anchor, "A2" if side == "tail" else "A3", widths)
-            parts = [filtered, scale, of_anchors * turn]
-        else:
-            local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
-            models = [self.model.with_entity(rows) for rows in filtered]
-            queries = [model._queries(local, relations, side, None) for model in models]
-            parts = [torch.stack(queries), scale]
-        if self.score == self.model.score:  # a bilinear score takes both filters into the query
-            return (parts[0] * scale).to(self._dtype)
-        return torch.cat(parts, -1).to(self._dtype)
+        unit = self.model.phase_unit if isinstance(self.model, RotatE) else 1.0
+        turn = (unit if side == "tail" else -unit) * query_rows(self.relation, relations)
+        of_anchors = self._filters(anchor, "A2" if side == "tail" else "A3", widths)
+        return torch.cat([scale * anchor, scale, of_anchors * turn], -1).to(self._dtype)
 
     def _filters(self, rows: Tensor, name: str, widths: list[int]) -> Tensor:
         """Return the filters of crops by a matrix, ``[C, M, *]``, 0 beyond a crop."""
@@ -177,18 +157,14 @@ class RSCF(Wrapper):
         return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Return the entity table and, if relations are filtered, the factor ``[N, dims]``.
-
-        The factor is ``N(t A3) + 1``, for the head side ``N(h A2) + 1``.
-        """
+        """Return entities with a factor ``[N, dims]``, of tails ``N(t A3) + 1``."""
         width = self._checked(dims)
-        (found,) = self.candidates_of(side, [width])
-        return found if found.factor is None else replace(found, factor=found.factor[:, :width])
+        (whole,) = self.candidates_of(side, [width])
+        assert whole.factor is not None
+        return replace(whole, factor=whole.factor[:, :width])
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
-        if not self.relation_transform:
-            return [self.model.candidates(side)] * len(dims)
         name, widths = "A3" if side == "tail" else "A2", sorted({self._checked(it) for it in dims})
         with no_autocast(self.entity.device):
             if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
@@ -236,23 +212,4 @@ class RSCF(Wrapper):
 
     def _matrix_shapes(self) -> dict[str, tuple[int, int]]:
         g, r = self.entity.shape[1], self.relation.shape[1]
-        return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
-
-
-def _check_model(model: Model, relation_transform: bool) -> None:
-    name = type(model).__name__
-    needed = next((needed for kind, needed in _SERVED.items() if isinstance(model, kind)), None)
-    if needed is None:
-        raise ValueError(f"RSCF goes around RotatE, TransE, DistMult and ComplEx; got {name}")
-    if relation_transform and isinstance(model, DistMult | ComplEx):
-        raise ValueError(
-            f"relation_transform must be False around {name}: relations would depend on the "
-            "candidate inside a product, and the score would not be a dot product of a query "
-            "with a table"
-        )
-    for option, allowed in needed.items():
-        value = getattr(model, option)
-        if value not in allowed:
-            raise ValueError(
-                f"RSCF needs a {name} with {option} {' or '.join(allowed)}; got {value}"
-            )
+        return {"A1": (r, g), "A2": (g, r), "A3": (g, r)}

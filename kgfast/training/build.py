@@ -181,7 +181,7 @@ def build_model(
             draw(model.entity)
             draw(model.relation)
     if config.model.use_rscf:
-        model = RSCF(model, config.filters_relations, seed=mix(config.seed, Stream.FILTERS))
+        model = RSCF(model, seed=mix(config.seed, Stream.FILTERS))
     if config.model.reciprocal:
         model = Reciprocal(model, "appended")
     return model if config.med is None else MED(model, **config.med.model_dump())

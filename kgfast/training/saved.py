@@ -55,7 +55,7 @@ _OPTIONS: dict[Any, tuple[str, ...]] = {
     RESCAL: (),
     ConvE: ("embedding_height",),
     MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
-    RSCF: ("relation_transform",),
+    RSCF: (),
     Reciprocal: ("order",),
 }
 _CLASSES = {cls.__name__: cls for cls in _OPTIONS}

@@ -133,7 +133,6 @@ def around(kind):
         "med": lambda: MED(base, [2, 4, 6]),
         "med split": lambda: MED(base, [2, 4, 6], crop="split"),
         "rscf": lambda: RSCF(base, seed=1),
-        "rscf without relations": lambda: RSCF(base, relation_transform=False, seed=1),
         "reciprocal": lambda: Reciprocal(RotatE.init(N, 2 * R, D, seed=0)),
         "conve": lambda: ConvE.init(N, R, 8, embedding_height=2, seed=0).eval(),
     }[kind]()
@@ -149,9 +148,7 @@ def test_ranks_of_every_model(source, kind):
     same(source.rank(model, **options), kgfast.rank(model, TRIPLES, **options))
 
 
-@pytest.mark.parametrize(
-    "kind", ["med", "med split", "rscf", "rscf without relations", "reciprocal", "conve"]
-)
+@pytest.mark.parametrize("kind", ["med", "med split", "rscf", "reciprocal", "conve"])
 def test_ranks_of_models_around_models_and_biases(source, kind):
     if source.is_function or (source.is_ranges and "rscf" in kind):
         pytest.skip("has no crops or factors")

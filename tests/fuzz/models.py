@@ -13,7 +13,7 @@ from support import oracles
 from support.problems import cast, strided
 
 NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "rescal")
-FILTERED = ("rotate", "transe", "distmult", "complex")
+FILTERED = ("rotate", "transe")
 _DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _VALUES = ("normal", "normal", "grid", "few", "lognormal")
 
@@ -89,8 +89,7 @@ def draw(case: Case, *, trains: bool = False) -> Drawn:
     if is_computed:
         drawn.leaves = dict(zip(("entity", "relation"), leaves, strict=True))
     if name in FILTERED and case.chance(0.35) and _may_be_filtered(drawn.model):
-        transforms = name in ("rotate", "transe") and case.chance(0.7)
-        drawn.model = RSCF(drawn.model, transforms, seed=case.pick.randrange(2**31))
+        drawn.model = RSCF(drawn.model, seed=case.pick.randrange(2**31))
         drawn.rscf = True
     if name != "rescal" and case.chance(0.35):
         _croppable(case, drawn, dim)
@@ -230,12 +229,11 @@ def _filtered(
         return product
 
     scale, note = normal("A1", relation, "relation", "entity")
-    if "A2" in tables:
-        of_head, note_head = normal("A2", head, "entity", "relation")
-        of_tail, note_tail = normal("A3", tail, "entity", "relation")
-        moved = of_head * of_tail * relation
-        watched(moved, of_tail * relation, note_head)
-        relation = watched(moved, of_head * relation, note_tail)
+    of_head, note_head = normal("A2", head, "entity", "relation")
+    of_tail, note_tail = normal("A3", tail, "entity", "relation")
+    moved = of_head * of_tail * relation
+    watched(moved, of_tail * relation, note_head)
+    relation = watched(moved, of_head * relation, note_tail)
     return watched(scale * head, head, note), relation, watched(scale * tail, tail, note)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import MED, RSCF, DistMult, RotatE, TransE, losses, tables
+from kgfast import MED, RSCF, RotatE, TransE, losses, tables
 from kgfast.datasets import synthetic
 from kgfast.extras.heads import StreamedHead
 from kgfast.models.filters import filters_of
@@ -76,7 +76,6 @@ def med_of(name, crop):
         "rotate": lambda: rotate,
         "rotate + rscf": lambda: RSCF(rotate, seed=1),
         "transe + rscf": lambda: RSCF(TransE.init(N, R, DIM, gamma=6.0, seed=0), seed=1),
-        "distmult + rscf": lambda: RSCF(DistMult.init(N, R, DIM, seed=0), False, seed=1),
     }[name]()
     return MED(model, DIMS, crop=crop)
 
@@ -92,7 +91,7 @@ def loss_and_gradients(med, triples, negatives, side):
 @pytest.mark.parametrize("side", ["head", "tail"])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("crop", ["prefix", "split"])
-@pytest.mark.parametrize("name", ["rotate", "rotate + rscf", "transe + rscf", "distmult + rscf"])
+@pytest.mark.parametrize("name", ["rotate", "rotate + rscf", "transe + rscf"])
 def test_losses_and_gradients_of_croppable_and_filtered_models(device, name, crop, shared, side):
     generator = torch.Generator().manual_seed(2)
     triples = torch.stack(

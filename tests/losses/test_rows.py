@@ -21,7 +21,6 @@ MODELS = {
     "med split": {"med": {"dims": [4, 8, 16], "crop": "split"}},
     "med of complex": {"model": {"name": "complex", **NO_GAMMA}, "med": {"dims": [4, 16]}},
     "rscf": {"model": FILTERED},
-    "rscf of complex": {"model": {"name": "complex", **NO_GAMMA, **FILTERED}},
     "med of rscf": {"model": FILTERED, "med": {"dims": [4, 16]}},
 }
 

@@ -45,7 +45,6 @@ MODELS = {
     "reciprocal": (4, 4, lambda e, r: Reciprocal(DistMult(e, r))),
     "rscf rotate": (8, 4, lambda e, r: RSCF(RotatE(e, r), seed=0)),
     "rscf transe": (4, 4, lambda e, r: RSCF(TransE(e, r), seed=0)),
-    "rscf complex": (8, 8, lambda e, r: RSCF(ComplEx(e, r), False, seed=0)),
     "med": (8, 4, lambda e, r: MED(RotatE(e, r), [2, 4])),
     "med split": (8, 8, lambda e, r: MED(ComplEx(e, r), [2, 4], crop="split")),
     "med rscf": (8, 4, lambda e, r: MED(RSCF(RotatE(e, r), seed=0), [2, 4])),
@@ -105,7 +104,7 @@ def is_served(name, loss):
         return inner == "med"
     if loss == "relation prediction":
         return inner not in ("conve", "med", "reciprocal") and "reciprocal" not in name
-    return loss not in ("bce", "cross_entropy") or "rscf" not in name or name == "rscf complex"
+    return loss not in ("bce", "cross_entropy") or "rscf" not in name
 
 
 CASES = [(name, loss) for name in MODELS for loss in LOSSES if is_served(name, loss)]

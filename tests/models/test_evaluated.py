@@ -127,9 +127,6 @@ MODELS = {
         kgfast.ConvE.init(N, R, 75, embedding_height=5, channels=3, seed=0).double()
     ),
     "rscf": lambda: double(kgfast.RSCF(kgfast.RotatE.init(N, R, 100, seed=0), seed=0)),
-    "rscf of products": lambda: double(
-        kgfast.RSCF(kgfast.ComplEx.init(N, R, 200, seed=0), False, seed=0)
-    ),
     "med of rscf": lambda: double(
         kgfast.MED(kgfast.RSCF(kgfast.TransE.init(N, R, 200, seed=0), seed=0), [100, 200])
     ),

@@ -41,14 +41,14 @@ KINDS = ["rotate", "transe l1", "transe l2", "distmult", "complex"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "relation_transform"),
+    ("kind", "is_filtered"),
     [(kind, False) for kind in KINDS] + [(kind, True) for kind in KINDS[:3]],
 )
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 @pytest.mark.parametrize("dim", [3, D])
-def test_scores_are_those_of_the_formula(kind, relation_transform, crop, dim):
-    model, rscf = wrapped(kind, relation_transform)
-    med = MED(rscf, [3, D], crop=crop)
+def test_scores_are_those_of_the_formula(kind, is_filtered, crop, dim):
+    model, rscf = wrapped(kind, is_filtered)
+    med = MED(rscf if is_filtered else model, [3, D], crop=crop)
     expected = dense(model, rscf, dim, crop)
     gamma = getattr(model, "gamma", 0.0)
     everyone = torch.arange(N).expand(len(TRIPLES), -1)
@@ -79,7 +79,7 @@ def test_ranks_of_sub_models(kind, crop):
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_sub_models(kind, crop):
     model, rscf = wrapped(kind, kind in KINDS[:3])
-    med = MED(rscf, [3, D], crop=crop)
+    med = MED(rscf or model, [3, D], crop=crop)
     for dim in (3, D):
         exact = dense(model, rscf, dim, crop)["tail"]
         found = topk(med, heads=TRIPLES[:, 0], relations=TRIPLES[:, 1], k=4, dims=dim)
@@ -90,7 +90,7 @@ def test_answers_of_sub_models(kind, crop):
 
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_ranks_with_filters_equal_those_of_the_formula(kind):
-    model, rscf = wrapped(kind, True)
+    model, rscf = wrapped(kind)
     med = MED(rscf.float(), [3, D])
     known = KnownTriples(TRIPLES)
     found = rank(med, TRIPLES, dims=med.dims, known=known)
@@ -159,10 +159,9 @@ def test_gradients_reach_everything():
     assert without == []
 
 
-@pytest.mark.parametrize("relation_transform", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_gradients_are_those_of_the_formula(relation_transform, shared):
-    model, rscf = wrapped("rotate", relation_transform)
+def test_gradients_are_those_of_the_formula(shared):
+    model, rscf = wrapped("rotate")
     everyone = torch.arange(N)
     ids = everyone if shared else everyone.expand(len(TRIPLES), -1)
     _, negative = sampled_scores(rscf, TRIPLES, ids, "head")
@@ -180,14 +179,14 @@ def test_gradients_are_those_of_the_formula(relation_transform, shared):
 @pytest.mark.parametrize("side", ["head", "tail"])
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_gradients_of_a_step_are_the_sum_over_crops(kind, dims, side, crop):
-    rscf = wrapped(kind, kind != "distmult")[1]
-    med = MED(rscf, [3, 5, D], crop=crop)
+    model, rscf = wrapped(kind, kind != "distmult")
+    med = MED(rscf or model, [3, 5, D], crop=crop)
     negatives = torch.arange(20).view(5, 4)
 
     def gradients(*parts):
         scores = [sampled_scores(med, TRIPLES, negatives, side, part) for part in parts]
         total = sum((p.sum() + n.square().sum()) for p, n in scores)
-        return torch.autograd.grad(total, list(rscf.parameters()))
+        return torch.autograd.grad(total, list(med.model.parameters()))
 
     together, one_by_one = gradients(dims), gradients(*([dim] for dim in dims))
     torch.testing.assert_close(together, one_by_one)
@@ -195,7 +194,7 @@ def test_gradients_of_a_step_are_the_sum_over_crops(kind, dims, side, crop):
 
 
 def test_rows_of_zeros_are_not_filtered():
-    rscf = wrapped("rotate", True)[1]
+    rscf = wrapped("rotate")[1]
     with torch.no_grad():
         rscf.entity[3] = 0.0
     for factor in (rscf.candidates("tail").factor, rscf.candidates("tail", 3).factor):

@@ -47,9 +47,6 @@ transe, med and rscf
     model.name=transe  model.base_dim=8  model.gamma=6.0  model.use_rscf=true  med.dims=[4,8]
     data.neg_size=8  data.negatives=shared  optim.name=row_adam
     optim.lr=0.01
-complex, rscf
-    model.name=complex  model.base_dim=8  model.use_rscf=true  data.neg_size=8
-    optim.name=row_adam  optim.lr=0.01
 rotate, med split
     model.name=rotate  model.base_dim=8  model.gamma=6.0  med.dims=[4,8]  med.crop=split
     data.neg_size=8  optim.name=row_adagrad  optim.lr=0.05

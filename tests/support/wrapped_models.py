@@ -19,6 +19,7 @@ def base(kind):
     return made.double()
 
 
-def wrapped(kind, relation_transform, seed=1):
+def wrapped(kind, is_filtered=True, seed=1):
+    """Return a model, and RSCF around the model or None."""
     model = base(kind)
-    return model, RSCF(model, relation_transform, seed=seed).double()
+    return model, RSCF(model, seed=seed).double() if is_filtered else None

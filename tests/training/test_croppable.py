@@ -16,7 +16,7 @@ MODELS = {
     "rotate": {"name": "rotate"},
     "filtered rotate": {"name": "rotate", "use_rscf": True},
     "filtered transe": {"name": "transe", "use_rscf": True},
-    "filtered complex": {"name": "complex", "use_rscf": True, **NO_GAMMA},
+    "complex": {"name": "complex", **NO_GAMMA},
 }
 
 

@@ -38,7 +38,7 @@ MODELS = {
     "rescal": RESCAL.init(N, R, DIM, seed=0),
     "conve": ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2, channels=3, seed=0),
     "med": MED(RotatE.init(N, R, DIM, seed=0), [2, DIM], 1, "split", "sigmoid"),
-    "rscf": RSCF(DistMult.init(N, R, DIM, seed=0), relation_transform=False, seed=1),
+    "rscf": RSCF(TransE.init(N, R, DIM, seed=0), seed=1),
     "med of rscf": MED(RSCF(RotatE.init(N, R, DIM, seed=0), seed=1), [2, DIM]),
     "inverses": Reciprocal(DistMult.init(N, 2 * R, DIM, seed=0)),
     "med with inverses": MED(
@@ -230,7 +230,7 @@ class TestDamaged:
         self.edit(tmp_path / "it", layers=[plain])
         with pytest.raises(ValueError, match=r"model.safetensors: must hold entity; it has"):
             kgfast.load_run(tmp_path / "it")
-        for wrong in (rscf | {"relation_transform": True}, rscf | {"class": "X"}, {}, 3):
+        for wrong in (rscf | {"class": "X"}, {}, 3):
             self.edit(tmp_path / "it", layers=[wrong, plain])
             with pytest.raises(ValueError, match=r"it.*: "):
                 kgfast.load_run(tmp_path / "it")

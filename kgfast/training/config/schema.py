@@ -58,7 +58,8 @@ _GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
     ("model.norm", "model.name", _DISTANCES),
     ("model.init_std", "model.init_range", (None,)),
     ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
-    ("model.use_rscf", "model.name", ("rotate", "transe", "distmult", "complex")),
+    ("model.use_rscf", "model.name", _DISTANCES),
+    ("model.use_rscf", "train.mode", ("negative",)),
     ("model.options", "model.name", (_OWN,)),
     ("med", "model.name", tuple(name for name in _OTHERS_THAN_CONVE if name != "rescal")),
     ("med", "train.mode", ("negative",)),
@@ -216,12 +217,6 @@ class Config(Section):
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write all values to a file for :meth:`from_yaml`."""
         Path(path).write_text(safe_yaml.dump(self.to_dict()))
-
-    @property
-    def filters_relations(self) -> bool:
-        """Return whether RSCF filters relations, too."""
-        can = self.model.name in ("rotate", "transe") and self.train.mode == "negative"
-        return self.model.use_rscf and can
 
 
 def _mismatches(config: Config) -> Iterator[str]:

@@ -115,8 +115,7 @@ class ModelConfig(Section):
     """Add inverse relations, and predict a head as the tail of the inverse
     (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them."""
     use_rscf: bool = False
-    """Filter entities by RSCF, and relations, too, of rotate and transe with sampled negatives; not
-    with conve, cp and rescal."""
+    """Filter entities and relations of rotate or transe by RSCF, with sampled negatives."""
     embedding_height: Count = 20
     """For conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``."""
     channels: Count = 32
