@@ -5,8 +5,9 @@ attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` i
 """
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, cast
 
@@ -15,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast import ops
-from kgfast.models.fresh import Fill, Room, fresh_table, uniform, xavier_normal
-from kgfast.models.tables import Table, held_table, is_computed
+from kgfast.models.tables import Room, Table, fresh_table, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
 
@@ -154,11 +154,10 @@ class Model(nn.Module, ABC):
         ``room`` makes the entity table, float32 on the CPU, of a shape.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        shapes = cls._shapes(num_entities, num_relations, dim)
-        fills = cls._fills(shapes, dim, generator, options)
-        entity, relation = room(shapes[0]), fresh_table(shapes[1])
-        for table, fill in zip((entity, relation), fills, strict=True):
-            fill(table)
+        of_entities, of_relations = cls._shapes(num_entities, num_relations, dim)
+        entity, relation = room(of_entities), fresh_table(of_relations)
+        gamma = options.get("gamma", GAMMA)
+        cls._draw(entity, relation, (gamma + EPSILON) / dim, generator)
         return cls(entity, relation, **options).requires_grad_()
 
     @classmethod
@@ -167,18 +166,15 @@ class Model(nn.Module, ABC):
         return (num_entities, of_entities * dim), (num_relations, of_relations * dim)
 
     @classmethod
-    def _fills(
-        cls,
-        shapes: Shapes,
-        dim: int,
-        generator: torch.Generator | None,
-        options: Mapping[str, Any],
-    ) -> tuple[Fill, Fill]:
-        if cls._is_uniform:
-            fill = uniform((options.get("gamma", GAMMA) + EPSILON) / dim, generator)
-            return fill, fill
-        entity, relation = (xavier_normal(shape, generator) for shape in shapes)
-        return entity, relation
+    def _draw(
+        cls, entity: Tensor, relation: Tensor, limit: float, generator: torch.Generator | None
+    ) -> None:
+        """Draw fresh tables; ``limit`` is that of uniform tables."""
+        for table in (entity, relation):
+            if cls._is_uniform:
+                table.uniform_(-limit, limit, generator=generator)
+            else:
+                table.normal_(0.0, math.sqrt(2.0 / sum(table.shape)), generator=generator)
 
     def _hold(self, name: str, table: Tensor | TableOfRows) -> None:
         """Hold a table where torch's modules look for tensors."""

@@ -7,7 +7,6 @@ query in blocks.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kgfast.kernels.reference.canonical import crop_scores
@@ -16,8 +15,7 @@ from kgfast.models.base import Model, Side, candidates_at, operator_width
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.evaluated import evaluated_queries
 
-_BLOCK, _BATCH = 256, 256
-_FEATURES = 1 << 20  # features of queries made at once: 8 MiB in float64
+_BLOCK, _BATCH = 16, 64  # 1,024 triples at once
 
 
 def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
@@ -64,13 +62,8 @@ def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
 
     def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
         count = len(heads)
-        triples = ids.repeat_interleave(count), heads.repeat(len(ids)), tails.repeat(len(ids))
-        step = max(1, _FEATURES // max(1, table.shape[1]))
-        parts = [
-            of_triples(heads, relations, tails)
-            for relations, heads, tails in zip(*(it.split(step) for it in triples), strict=True)
-        ]
-        return torch.cat(parts).view(len(ids), count).T
+        triples = heads.repeat(len(ids)), ids.repeat_interleave(count), tails.repeat(len(ids))
+        return of_triples(*triples).view(len(ids), count).T
 
     scores.__qualname__ = f"{type(model).__name__} of triples"
     return BlockScorer(

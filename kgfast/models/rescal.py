@@ -1,7 +1,6 @@
 """RESCAL (Nickel et al. 2011): a matrix for each relation."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -11,7 +10,6 @@ from torch.autograd.function import once_differentiable
 from kgfast.kernels.cpu import threads
 from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
 from kgfast.models.evaluated import run_alone
-from kgfast.models.fresh import Fill, normal
 from kgfast.models.tables import Table
 
 
@@ -48,17 +46,14 @@ class RESCAL(Model):
         return (num_entities, dim), (num_relations, dim**2)
 
     @classmethod
-    def _fills(
-        cls,
-        shapes: Shapes,
-        dim: int,
-        generator: torch.Generator | None,
-        options: Mapping[str, Any],
-    ) -> tuple[Fill, Fill]:
-        entity, _ = super()._fills(shapes, dim, generator, options)
+    def _draw(
+        cls, entity: Tensor, relation: Tensor, limit: float, generator: torch.Generator | None
+    ) -> None:
+        entity.normal_(0.0, math.sqrt(2.0 / sum(entity.shape)), generator=generator)
         if generator is not None:
             generator = torch.Generator().manual_seed(generator.initial_seed() + 1)
-        return entity, normal(math.sqrt(1 / dim), generator)  # Xavier-normal for each matrix
+        # Xavier-normal for each matrix
+        relation.normal_(0.0, math.sqrt(1.0 / entity.shape[1]), generator=generator)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if dims is not None:

@@ -18,8 +18,8 @@ from kgfast.models.base import (
 )
 from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
 from kgfast.models.filters import filters_of
-from kgfast.models.fresh import fresh_table
 from kgfast.models.rotate import RotatE
+from kgfast.models.tables import fresh_table
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
 from kgfast.ops.differentiable import no_autocast

@@ -1,6 +1,7 @@
-"""Users' tables as the parameters of a model, without copies."""
+"""Users' tables as the parameters of a model, without copies; fresh tables."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from kgfast import tables
 from kgfast.ops import TABLE_DTYPES
 
 Table = Tensor | npt.NDArray[Any] | tables.Table
+Room = Callable[[Sequence[int]], Tensor]
+
+
+def fresh_table(shape: Sequence[int]) -> Tensor:
+    """Make an empty fresh table: float32 on the CPU, so that a seed draws the same everywhere."""
+    return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
 
 
 def held_table(name: str, table: Any) -> Any:

@@ -31,7 +31,6 @@ from kgfast.models import (
     RotatE,
     TransE,
 )
-from kgfast.models.fresh import Fill, normal, uniform
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config, is_own
@@ -171,15 +170,11 @@ def build_model(
     if own and not (isinstance(model, Model) and model.entity.requires_grad):
         raise ValueError(f"model.name: init() of {section.name} must return a trainable model")
     generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
-    draw: Fill | None = None  # the model's own distribution
-    if section.init_range is not None:
-        draw = uniform(section.init_range, generator)
-    elif section.init_std is not None:
-        draw = normal(section.init_std, generator)
-    if draw is not None:
-        with torch.no_grad():
-            draw(model.entity)
-            draw(model.relation)
+    for table in (model.entity.detach(), model.relation.detach()):
+        if section.init_range is not None:
+            table.uniform_(-section.init_range, section.init_range, generator=generator)
+        elif section.init_std is not None:
+            table.normal_(0.0, section.init_std, generator=generator)
     if config.model.use_rscf:
         model = RSCF(model, seed=mix(config.seed, Stream.FILTERS))
     if config.model.reciprocal:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kgfast.models.fresh import Room
+from kgfast.models.tables import Room
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
 

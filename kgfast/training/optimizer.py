@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.spares import Spares
-from kgfast.models.fresh import Room
+from kgfast.models.tables import Room
 from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
 from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.training.checkpoint import check_tensors

@@ -58,21 +58,6 @@ class Encoder(nn.Module):
         return self.table
 
 
-class Plain:
-    """Encoder as an object that holds a module."""
-
-    score, num_entities, num_relations, dim = "dot", N, R, 37
-
-    def __init__(self):
-        self.encoder = Encoder()
-
-    def queries(self, anchors, relations, side):
-        return self.encoder.queries(anchors, relations, side)
-
-    def candidates(self, side):
-        return self.encoder.table
-
-
 class Derived(kgfast.DistMult):
     """A subclass whose queries come from a network."""
 
@@ -116,7 +101,6 @@ MODELS = {
     "conve": conve,
     "module": Encoder,
     "odd module": Odd,
-    "object": Plain,
     "subclass": Derived,
     "inverses": lambda: kgfast.Reciprocal(Encoder()),
     "affine": affine,
@@ -147,8 +131,6 @@ def queries_of(model, anchors, relations, *sizes):
 @pytest.mark.parametrize("name", MODELS)
 def test_queries_depend_on_nobody_beside_them(name):
     model, found = MODELS[name](), {}
-    if isinstance(model, Plain):
-        model.encoder.eval()
     for count in (1, 2, 3):
         with threads(count):
             for sizes in ([90], [1] * 90, [3] * 30, [33, 57]):
@@ -202,7 +184,10 @@ def test_a_table_in_a_file_is_asked_as_one_in_memory(tmp_path):
 
 def test_callers_in_several_threads_get_the_same_bits():
     model, found = conve().eval(), {}
-    whole = queries_of(model, HEADS, RELATIONS, 90)
+    whole, broken = queries_of(model, HEADS, RELATIONS, 90), HEADS.clone()
+    broken[70] = N
+    with threads(2), pytest.raises(IndexError):  # of a worker
+        queries_of(model, broken, RELATIONS, 90)
 
     def run(place):
         found[place] = queries_of(model, HEADS, RELATIONS, 90)
@@ -214,6 +199,7 @@ def test_callers_in_several_threads_get_the_same_bits():
         torch.set_num_threads(3)  # sets MKL's threads in all threads
         for caller in callers:
             caller.join()
+        assert torch.get_num_threads() == 3
     assert all(torch.equal(found[place], whole) for place in range(3))
 
 
@@ -223,13 +209,6 @@ def test_tensors_of_inference_mode_are_served(name):
     with threads(2), torch.inference_mode():
         found = kgfast.topk(MODELS[name](), heads=HEADS, relations=RELATIONS, k=2)
     assert torch.equal(found.scores, expected.scores)
-
-
-def test_torch_has_its_threads_afterwards():
-    with threads(3):
-        queries_of(conve(), HEADS, RELATIONS, 90)
-        queries_of(Encoder(), HEADS, RELATIONS, 90)
-        assert torch.get_num_threads() == 3
 
 
 class Chunked(Encoder):
@@ -272,15 +251,6 @@ def test_only_a_class_that_says_so_is_asked_by_several_threads():
             model = kind.init(N, R, 8, embedding_height=2, seed=0)
             queries_of(model, HEADS[:64], RELATIONS[:64], 64)
         assert len(found) == count
-
-
-def test_an_error_of_a_worker_is_raised_and_ends_the_others():
-    model = conve()
-    broken = HEADS.clone()
-    broken[70] = N
-    with threads(2), pytest.raises(IndexError):
-        queries_of(model, broken, RELATIONS, 90)
-    assert queries_of(model, HEADS, RELATIONS, 90).shape == (90, 200)
 
 
 def test_memory_that_a_model_uses_again_is_copied():

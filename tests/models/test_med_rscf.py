@@ -175,7 +175,7 @@ def test_gradients_are_those_of_the_formula(shared):
 
 
 @pytest.mark.parametrize("kind", ["rotate", "transe l1", "distmult"])
-@pytest.mark.parametrize("dims", [[3, 5, D], [5, 3]])
+@pytest.mark.parametrize("dims", [[3, 5, D], [3, 5]])
 @pytest.mark.parametrize("side", ["head", "tail"])
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_gradients_of_a_step_are_the_sum_over_crops(kind, dims, side, crop):
@@ -260,30 +260,16 @@ def test_a_loss_of_float64_tables_is_precise(cast):
     tables = [it.detach() for it in RotatE.init(N, R, D, seed=0).parameters()]
     if cast == "made":
         tables = [it.double() for it in tables]
-    med = MED(RotatE(*tables), [2, D], scales=(0.7, 1.3, 0.4))
-    if cast == "double":
-        med.double()
+    med = MED(RotatE(*tables), [2, D], scales=(0.7, 1.3, 0.4)).double()
+    scales = [it.detach() for it in (med.w1, med.w2, med.w3)]
+    if cast == "made":
+        assert [it.item() for it in scales] == [0.7, 1.3, 0.4]
     ids = torch.randint(N, (len(TRIPLES), 6), generator=torch.Generator().manual_seed(0))
-    pairs = sampled_scores(med, TRIPLES, ids, dims=med.dims)
-    positive, negative = (torch.stack(it) if isinstance(it, (list, tuple)) else it for it in pairs)
-    w1, w2, w3 = (it.item() for it in (med.w1, med.w2, med.w3))
-    p = (-w1 * positive[0]).softmax(0)
-    q = (w2 * negative[0]).flatten().softmax(0)
-    parts = [
-        -(it.sigmoid().log() * chance).sum() - ((-other).sigmoid().log().flatten() * share).sum()
-        for it, other, chance, share in (
-            (positive[0], negative[0], 1 / len(TRIPLES), 1 / ids.numel()),
-            (positive[1], negative[1], p, q),
-        )
-    ]
-    wanted = math.exp(w3 * 2 / D) * parts[0] + math.exp(w3) * parts[1]
-    wanted = wanted + huber(positive[0] - positive[1]).mean()
-    wanted = wanted + huber(negative[0] - negative[1]).mean()
+    positive, negative = sampled_scores(med, TRIPLES, ids, dims=med.dims)
+    wanted = med_of_scores(positive, negative, (2 / D, 1.0), tuple(scales), "exp", None)
     found = losses.med(med, TRIPLES, ids)
     assert found.dtype == torch.float64
     assert found.item() == pytest.approx(wanted.item(), rel=1e-12)
-    if cast == "made":
-        assert (w1, w2, w3) == (0.7, 1.3, 0.4)
 
 
 def test_weights_of_the_smaller_model_carry_no_gradient():
