@@ -55,27 +55,14 @@ class Dataset:
         return len(self.relations)
 
     def split(self, name: str) -> Triples:
-        """Return the triples of a split.
-
-        Raises
-        ------
-        ValueError
-            If there is no such split.
-        """
+        """Return the triples of a split; a ValueError if there is no such split."""
         if name not in SPLITS:
             raise ValueError(f"split must be train, valid or test; got {name!r}")
         triples: Triples = getattr(self, name)
         return triples
 
     def known(self) -> KnownTriples:
-        """Return the triples of all splits, for filtering; built at the first call.
-
-        Examples
-        --------
-        >>> from kgfast.datasets import synthetic
-        >>> len(synthetic(200, 6, 500, 50, 50).known())
-        600
-        """
+        """Return the triples of all splits, for filtering; built at the first call."""
         return self._known
 
     @cached_property

@@ -59,13 +59,6 @@ def download(name: str, *, root: str | os.PathLike[str] | None = None) -> Datase
         If the source does not give a file.
     ImportError
         If pooch is not installed.
-
-    Examples
-    --------
-    >>> download("wn18r")
-    Traceback (most recent call last):
-    ...
-    ValueError: no data set 'wn18r' to download; did you mean ...
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string; got {type(name).__name__}")

@@ -88,12 +88,7 @@ class TypeConstraints:
     def from_triples(cls, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> Self:
         """Return the heads and tails that each relation has in triples, usually train.
 
-        Parameters
-        ----------
-        *triples
-            Sets of triples, as :class:`KnownTriples` takes them. Labels are kept.
-        vocabulary
-            Vocabulary for rows of names.
+        Arguments are those of :class:`KnownTriples`; labels are kept.
 
         Examples
         --------

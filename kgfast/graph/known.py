@@ -77,7 +77,7 @@ class KnownTriples:
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         folder: str | os.PathLike[str],
     ) -> "KnownTriples":
-        r"""Index files of ids that may be larger than memory, in a folder, and open the folder.
+        """Index files of ids that may be larger than memory, in a folder, and open the folder.
 
         Rows are sorted in a file that is mapped, so that the system chooses how much of the file
         stays in memory. The disk needs up to 48 bytes for each triple. The index has the integers
@@ -102,15 +102,6 @@ class KnownTriples:
             already.
         OSError
             If the disk is too small.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "a.tsv")
-        ...     _ = file.write_text("0\t0\t2\n0\t0\t1\n0\t0\t1\n3\t0\t1\n")
-        ...     KnownTriples.build(file, f"{folder}/known")
-        KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
         paths = [files] if isinstance(files, str | os.PathLike) else files
         with new_folder(folder) as scratch:
@@ -288,7 +279,7 @@ class KnownTriples:
         if side != "relation":
             raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
         if self._relations is None:
-            check_sizes(*self.sizes, has_relations=True)
+            check_sizes(self.sizes[0], self.sizes[0], "(h, t)")
             self._relations = self._turned("relation").to(self.device)
         return self._relations
 

@@ -178,16 +178,12 @@ def build_index(
     return PairIndex(*parts, num_anchors, num_others)
 
 
-def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = False) -> None:
-    """Check that pairs of ids pack into an int64; with `has_relations`, also pairs (h, t)."""
-    if num_entities * num_relations > INT64_MAX:
+def check_sizes(num_anchors: int, num_others: int, what: str = "(h, r)") -> None:
+    """Check that pairs of ids pack into an int64."""
+    if num_anchors * num_others > INT64_MAX:
         raise ValueError(
-            f"ids are too large to index: {num_entities} entities times {num_relations} "
-            f"relations passes 2**63 - 1"
-        )
-    if has_relations and num_entities * num_entities > INT64_MAX:
-        raise ValueError(
-            f"ids are too large to index by (h, t): {num_entities} entities squared pass 2**63 - 1"
+            f"ids are too large to index by {what}: {num_anchors} times {num_others} passes "
+            "2**63 - 1"
         )
 
 

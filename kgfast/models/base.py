@@ -209,18 +209,12 @@ class Model(nn.Module, ABC):
 
     @property
     def nested(self) -> bool:
-        """Return whether a crop's operands are the first features of the model's operands.
-
-        If so, one sweep over the widest crop serves all crops.
-        """
+        """Return whether a crop's operands are the first features: one sweep serves all crops."""
         return True
 
     @property
     def has_inverses(self) -> bool:
-        """Return whether a head query is the tail query of an inverse relation.
-
-        If so, the relation table holds the relations first and their inverses after them.
-        """
+        """Return whether a head query is the tail query of an inverse relation."""
         return False
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
@@ -258,16 +252,10 @@ class Model(nn.Module, ABC):
         dtype = self._dtype
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
-        # with gradients, writing into slices would copy them
         if torch.is_grad_enabled() or len(anchors) <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
-        first = self._queries(anchors[:step], relations[:step], side, dims)
-        result = first.new_empty((len(anchors), first.shape[1]), dtype=dtype)
-        result[:step] = first
-        for i in range(step, len(anchors), step):
-            rows = slice(i, i + step)
-            result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
-        return result
+        parts = zip(anchors.split(step), relations.split(step), strict=True)
+        return torch.cat([self._queries(*rows, side, dims).to(dtype) for rows in parts])
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -289,8 +277,7 @@ class Model(nn.Module, ABC):
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
         """Return the model on another entity table ``[M, G]``; everything else is shared.
 
-        Ids then count the rows of that table, to which gradients flow. A step of training makes a
-        table of the few rows in use.
+        Ids then count the rows of that table, to which gradients flow.
         """
         return self._with(entity=entity)
 
@@ -319,8 +306,7 @@ class Model(nn.Module, ABC):
     def first_columns(self, dim: int) -> Self:
         """Return the model of the first ``dim`` features' columns of every row, read in place.
 
-        Complex rows are cut first and then split into real and imaginary parts, so that columns
-        change roles. Some checkpoints have such sub-models (MED's ``split``).
+        Complex rows are cut first and then split into real and imaginary parts (MED's ``split``).
         """
         check_dim(dim, self.dim)
         self._check_in_memory("first_columns()")

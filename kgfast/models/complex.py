@@ -40,22 +40,20 @@ class ComplEx(Model):
         self.layout = layout
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        products = self._products(anchors, relations, side)
+        others = self.entity if side == "relation" else self.relation
+        rows, factors = query_rows(self.entity, anchors), query_rows(others, relations)
+        if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
+            rows, factors = factors, rows
+        if side != "relation" and ops.serves_composition(self.entity, others):
+            how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
+            products = ops.compose(rows, factors, how)
+        else:
+            other = split(factors, self.layout)
+            products = product(rows, other, self.layout, conjugates=side != "tail")
         if dims is None or self.layout != "halves":
             return products
         inside = torch.arange(self.dim, dtype=torch.int64, device=products.device) < dims
         return products * inside.repeat(2)
-
-    def _products(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        others = self.entity if side == "relation" else self.relation
-        rows = query_rows(self.entity, anchors), query_rows(others, relations)
-        if side != "relation" and ops.serves_composition(self.entity, others):
-            how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
-            return ops.compose(*rows, how)
-        if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
-            rows = rows[1], rows[0]
-        other = split(rows[1], self.layout)
-        return product(rows[0], other, self.layout, conjugates=side != "tail")
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; zeros in a query crop ``re | im`` rows exactly."""

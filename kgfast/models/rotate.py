@@ -26,9 +26,6 @@ _FORMATS = ("raw", "phase", "complex")
 class RotatE(Model):
     """RotatE: ``score(h, r, t) = - sum_k |h_k e^{i phase_k} - t_k|`` (Sun et al. 2019, eq. 4).
 
-    Gamma does not change a rank; losses add gamma to scores. ``norm="l2"`` takes the Euclidean norm
-    of the whole vector, as PyKEEN and PyG do, which is another function.
-
     Parameters
     ----------
     entity : Tensor
@@ -36,13 +33,14 @@ class RotatE(Model):
     relation : Tensor
         ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``.
     gamma : float
-        Margin. With ``raw`` relations the margin also sets the range ``(gamma + 2) / D``.
+        Margin, which losses add to scores. With ``raw`` relations it sets the range ``(gamma + 2) /
+        D``.
     relation_format : {"raw", "phase", "complex"}
         ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians (LibKGE,
         GraphVite); ``complex``: the rotation itself, as stored, in the layout of the entities
         (PyKEEN).
     norm : {"modulus", "l2"}
-        Sum of moduli (the paper's code) or Euclidean norm.
+        Sum of moduli (the paper's code) or Euclidean norm of the whole vector (PyKEEN, PyG).
     layout : {"halves", "interleaved"}
         ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite),
         the layout of complex numbers in memory.
@@ -96,10 +94,7 @@ class RotatE(Model):
 
     @property
     def embedding_range(self) -> float:
-        """Return ``(gamma + 2) / dim``: bounds of the initialisation, and the unit of raw phases.
-
-        For every crop, ``dim`` is the dimension of the whole model.
-        """
+        """Return ``(gamma + 2) / dim`` of the whole model: bounds of fresh rows and raw phases."""
         return (self.gamma + EPSILON) / self._range_dim
 
     @property
@@ -108,15 +103,12 @@ class RotatE(Model):
         return math.pi / self.embedding_range if self.relation_format == "raw" else 1.0
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        anchor, turns_back = query_rows(self.entity, anchors), side == "head"
         if ops.serves_composition(self.entity, self.relation):
-            rows = query_rows(self.entity, anchors), query_rows(self.relation, relations)
-            return ops.compose(*rows, self._composition(side))
-        anchor, rotation = query_rows(self.entity, anchors), self.rotations(relations)
-        return product(anchor, rotation, self.layout, conjugates=side == "head")
-
-    def _composition(self, side: Side) -> Composition:
-        kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
-        return Composition(kind, side == "head", self.layout == "interleaved", self.phase_unit)
+            kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
+            how = Composition(kind, turns_back, self.layout == "interleaved", self.phase_unit)
+            return ops.compose(anchor, query_rows(self.relation, relations), how)
+        return product(anchor, self.rotations(relations), self.layout, conjugates=turns_back)
 
     def rotations(self, relations: Tensor) -> Complex:
         """Return unit complex numbers ``[B, D]``; without gradients, bits are equal everywhere."""
