@@ -15,8 +15,6 @@ from kgfast.models.wrapper import Wrapper
 
 Crop = Literal["prefix", "split"]
 LossWeight = Literal["exp", "sigmoid"]
-CROPS: tuple[Crop, ...] = ("prefix", "split")
-LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
 _SCALES = ("w1", "w2", "w3")
 
 
@@ -44,12 +42,6 @@ class MED(Wrapper):
         of sub-models. At 0 all weights are equal.
     learnable : bool
         Train ``w1``, ``w2`` and ``w3``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For widths that do not increase or exceed the model's, an unknown option, or scales that
-        are not three finite numbers.
 
     Examples
     --------
@@ -82,8 +74,12 @@ class MED(Wrapper):
             raise ValueError("model is croppable already: put MED around the inner model")
         if isinstance(model, ConvE | RESCAL) or (crop == "split" and isinstance(model, CP)):
             raise ValueError(f"dims: {type(model).__name__} cannot be cropped ({crop})")
-        check_option("crop", crop, CROPS)
-        check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
+        for name, value, allowed in (
+            ("crop", crop, ("prefix", "split")),
+            ("loss_weight", loss_weight, ("exp", "sigmoid")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(allowed)}; got {value!r}")
         self.crop: Crop = crop
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step
@@ -108,11 +104,9 @@ class MED(Wrapper):
     def _checked_dims(self, dims: Sequence[int]) -> list[int]:
         if not isinstance(dims, Sequence) or not dims:
             raise TypeError(f"dims must be a sequence of ints, the widths; got {dims!r}")
-        widths = list(dims)
-        for width in widths:
-            check_dim(width, self.dim)
-            if self.crop == "prefix":
-                self.model.crop_width(width)  # raises for models without crops
+        widths = [check_dim(width, self.dim) for width in dims]
+        if self.crop == "prefix":
+            self.model.crop_width(widths[0])  # raises for models without crops
         check_increasing(widths)
         if widths[-1] != self.dim:
             raise ValueError(
@@ -170,12 +164,6 @@ class MED(Wrapper):
 
     def logged_values(self) -> dict[str, float]:
         return {name: float(getattr(self, name).detach()) for name in _SCALES}
-
-
-def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Check that an option exists."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
 def check_increasing(dims: Sequence[int]) -> None:

@@ -108,7 +108,6 @@ class Reciprocal(Wrapper):
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Return the inner model's :meth:`Model.queries` for tails of a relation or its inverse."""
         if side == "relation":
             return queries_at(self.model, anchors, relations, side, dims)
         self._check_side(side)
@@ -127,8 +126,6 @@ class Reciprocal(Wrapper):
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return the candidates of several crops at once, for a step of training."""
-        if side == "relation":
-            return [self.candidates(side, dim) for dim in dims]
         return candidates_of(self.model, "tail", dims)
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:

@@ -127,16 +127,6 @@ def test_queries_of_few_and_of_many_are_the_same(model, dim, trains, size):
             assert torch.equal(whole, torch.cat([model.queries(*it, side) for it in parts]))
 
 
-def test_the_head_query_is_the_tail_query_of_the_inverse_relation():
-    entity, phases = tables(2 * D, D, torch.float32)
-    model = RotatE(entity, phases, relation_format="phase")
-    inverse = RotatE(entity, -phases, relation_format="phase")
-    anchors, relations = torch.arange(N), torch.arange(N) % R
-    assert torch.equal(
-        model.queries(anchors, relations, "head"), inverse.queries(anchors, relations, "tail")
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_query_dtypes(dtype):
     entity, relation = tables(2 * D, D, dtype)
@@ -263,22 +253,6 @@ def test_trained_queries_and_gradients_are_those_of_float64(name, side):
     for ours, theirs in ((model.entity, exact.entity), (model.relation, exact.relation)):
         scale = float(theirs.grad.abs().max())
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6 * scale)
-
-
-def test_a_model_on_other_rows_shares_the_rest():
-    model = RotatE.init(N, R, D, seed=0)
-    rows = model.entity.detach()[[4, 2]].requires_grad_()
-    local = model.with_entity(rows)
-    asked = torch.tensor([0, 1]), torch.tensor([1, 1]), "tail"
-    whole = model.queries(torch.tensor([4, 2]), *asked[1:])
-    assert torch.equal(local.queries(*asked), whole)
-    assert (local.num_entities, local.candidates("head").table.shape[0]) == (2, 2)
-    assert local.relation is model.relation
-    assert model.num_entities == N
-    local.queries(*asked).sum().backward()
-    assert rows.grad is not None
-    assert model.relation.grad is not None
-    assert model.entity.grad is None
 
 
 @pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL, ConvE])

@@ -3,7 +3,6 @@
 import itertools
 import threading
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -172,14 +171,6 @@ def test_ranks_predictions_and_facts_depend_on_no_batch(name):
     assert torch.equal(found["best"][0][7:8], alone)
     for same in found.values():
         assert all(torch.equal(it, same[0]) for it in same[1:])
-
-
-def test_a_table_in_a_file_is_asked_as_one_in_memory(tmp_path):
-    model = MODELS["subclass"]()
-    np.save(tmp_path / "entity.npy", model.entity.detach())
-    streamed = model.with_entity(kgfast.tables.open(tmp_path / "entity.npy"))
-    asked = {"heads": HEADS, "relations": RELATIONS, "k": 3}
-    assert torch.equal(kgfast.topk(streamed, **asked).scores, kgfast.topk(model, **asked).scores)
 
 
 def test_callers_in_several_threads_get_the_same_bits():

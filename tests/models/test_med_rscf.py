@@ -8,14 +8,10 @@ import torch
 
 from fuzz.models import Drawn, score_of
 from kgfast import MED, RSCF, KnownTriples, RotatE, losses, rank, topk
-from kgfast.eval import counting
 from kgfast.losses import sampled_scores
 from kgfast.losses.med import med_of_scores
 from kgfast.ops import use_backend
-from support.paths import ROOT
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
-
-REPORTS = ROOT / "docs/explanation/reports.md"
 
 
 @pytest.fixture(autouse=True)
@@ -107,47 +103,22 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
             assert torch.equal(raw - 1, (scores > own).sum(1))
 
 
-@pytest.mark.parametrize("crop", ["prefix", "split"])
-def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
-    """docs/explanation/reports.md says so; without RSCF one sweep serves all prefixes."""
-    served, groups_of = [], counting._crops
-
-    def noted(*args):
-        groups = groups_of(*args)
-        served.extend(map(list, groups))
-        return groups
-
-    monkeypatch.setattr(counting, "_crops", noted)
-    dims = [D // 2, D]
-    for inner in (RSCF(base("rotate")), base("rotate")):
-        rank(MED(inner, dims, crop=crop), TRIPLES, dims=dims)
-    together = [dims] if crop == "prefix" else [[dim] for dim in dims]
-    assert served == [[dim] for dim in dims] + together
-    assert "each of the three crops in a sweep of its own" in " ".join(REPORTS.read_text().split())
-
-
-def test_the_factor_is_made_once_and_counts_for_all_queries(monkeypatch):
-    model = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
-    asked = []
-    inner = RSCF.candidates
-    monkeypatch.setattr(RSCF, "candidates", lambda *args: asked.append(args[1:]) or inner(*args))
-    rank(model, TRIPLES.repeat(20, 1), batch_size=8)
-    assert asked == [("head",), ("tail",)]
-
-
-def test_only_one_factor_is_held(monkeypatch):
+def test_the_factor_is_made_once_and_only_one_is_held(monkeypatch):
     model = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
     inner, alive, held = RSCF.candidates, [], []
 
-    def candidates(*args):
-        held.append(sum(factor() is not None for factor in alive))
-        found = inner(*args)
+    def candidates(self, *asked):
+        held.append((*asked, sum(factor() is not None for factor in alive)))
+        found = inner(self, *asked)
         alive.append(weakref.ref(found.factor))
         return found
 
     monkeypatch.setattr(RSCF, "candidates", candidates)
+    rank(model, TRIPLES.repeat(20, 1), batch_size=8)
+    assert held == [("head", 0), ("tail", 0)]
+    held.clear()
     rank(MED(model, [2, D]), TRIPLES, dims=[2, D])
-    assert held == [0, 0, 0, 0]
+    assert [left for *_, left in held] == [0, 0, 0, 0]
 
 
 def test_gradients_reach_everything():
@@ -201,17 +172,6 @@ def test_rows_of_zeros_are_not_filtered():
         assert bool((factor[3] == 1).all())
     with torch.no_grad():
         assert bool((rscf.candidates("head").factor[3] == 1).all())
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_sparse_gradients_of_split_crops(shared):
-    ids = torch.arange(4) if shared else torch.arange(20).view(5, 4)
-    gradients = []
-    for sparse in (False, True):
-        med = MED(base("rotate"), [2, D], crop="split")
-        losses.med(med, TRIPLES, ids, sparse=sparse).backward()
-        gradients.append(med.entity.grad.to_dense())
-    torch.testing.assert_close(*gradients)
 
 
 def test_autocast_leaves_filters_alone():
@@ -284,12 +244,7 @@ def test_weights_of_the_smaller_model_carry_no_gradient():
     torch.testing.assert_close(positive.grad[0], mutual + own)
 
 
-def test_sub_models_of_a_step_are_consecutive():
-    med = MED(base("rotate"), [1, 2, 4, 8], submodels_per_step=2)
-    assert {tuple(med.draw(number)) for number in range(20)} == {(1, 2), (2, 4), (4, 8)}
-
-
-def test_scales_start_where_they_are_asked_to():
-    med = MED(base("rotate"), [2, D], scales=(0, 0.5, -1.5), learnable=False)
+def test_sub_models_of_a_step_are_consecutive_and_scales_start_where_they_are_asked_to():
+    med = MED(base("rotate"), [1, 2, 4, 8], 2, scales=(0, 0.5, -1.5), learnable=False)
     assert [it.item() for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
-    assert MED(base("rotate"), [2, D]).w1.item() == 1
+    assert {tuple(med.draw(number)) for number in range(20)} == {(1, 2), (2, 4), (4, 8)}
