@@ -5,13 +5,16 @@ lines of other names are ignored, so that one file serves many graphs.
 """
 
 from pathlib import Path
+from typing import TypeVar, cast
 
 from kgfast.datasets.data_files import Folder, numbered_lines
 from kgfast.graph import Names, Vocabulary
 from kgfast.text import shown
 
+_Names = TypeVar("_Names", bound=Names)
 
-def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names:
+
+def with_labels(folder: Path, names: _Names, num_entities: int = 0) -> _Names:
     """Return names with the labels from the file of a folder, if there is one.
 
     If there is a file, entities without names get their numbers, ``0 .. num_entities - 1``, as
@@ -41,4 +44,5 @@ def with_labels(folder: Path, names: Names, num_entities: int = 0) -> Names:
             f"{file.path}: no line has a name of this graph: the first name is "
             f"{shown(next(iter(labels)))}, entities are called as {shown(list(entities.names[:3]))}"
         )
-    return entities.labelled(of_entities), relations.labelled(of_relations) if names[1] else None
+    labelled = relations.labelled(of_relations) if names[1] else None
+    return cast(_Names, (entities.labelled(of_entities), labelled))

@@ -27,7 +27,7 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
     file, line and problem.
     """
     file, lines = _read(path)
-    header = list(_ROLES[:2])
+    header: list[str] = list(_ROLES[:2])
     if len(set(lines[0][1].split("\t")) & set(_ROLES)) >= 2:
         header = lines.pop(0)[1].split("\t")
     rows: dict[Side, list[list[int]]] = {}
@@ -49,8 +49,8 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
     queries: Queries = {}
     for side in (role for role in _ROLES if role in rows):
         places, *columns = torch.tensor(rows[side], dtype=torch.int64, device="cpu").T.contiguous()
-        roles = [f"{role}s" for role in _ROLES if role != side]
-        queries[side] = places, dict(zip(roles, columns, strict=True))
+        names_of_columns = [f"{role}s" for role in _ROLES if role != side]
+        queries[side] = places, dict(zip(names_of_columns, columns, strict=True))
     return queries
 
 

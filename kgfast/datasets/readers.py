@@ -17,7 +17,6 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder
 from kgfast.datasets.dataset import Dataset
@@ -34,7 +33,7 @@ from kgfast.datasets.lines import (
     read_vocabulary,
 )
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples, Vocabulary, VocabularyLike, names_of
+from kgfast.graph import Triples, VocabularyLike, names_of
 
 
 def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
@@ -90,7 +89,7 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     graph = read(folder)
     for note in mistakes(root, *graph):
         warnings.warn(note, stacklevel=2)
-    entities, relations = cast(tuple[Vocabulary, Vocabulary], with_labels(root, graph[:2]))
+    entities, relations = with_labels(root, graph[:2])
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in graph[2])
     name = root.resolve().name if name is None else name
     return Dataset(name, train, valid, test, entities, relations)

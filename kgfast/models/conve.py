@@ -177,7 +177,8 @@ class ConvE(Model):
         if torch.is_grad_enabled() or self._hidden % 16 == 0:
             projected: Tensor = self.projection(features)
             return projected
-        return product(features, self.projection.weight.mT) + self.projection.bias
+        bias: Tensor = self.projection.bias
+        return product(features, self.projection.weight.mT) + bias
 
     def _normalised(self, hidden: Tensor) -> Tensor:
         """Normalise a batch; a single query takes the running statistics."""
