@@ -10,11 +10,10 @@ from torch import Tensor
 from .. import lists as shared
 from ..checks import Checks
 from ..operands import Counts, Known, Lists, Operands
-from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
+from .device.canonical import Survivors
 from .host import launch as launcher
-from .host.batch import SharedOperands
+from .host.scan import Crop
 from .host.status import Status
-from .host.views import form_of, views_of
 
 
 def list_counts(
@@ -23,7 +22,7 @@ def list_counts(
     """Count; the contract is :meth:`kgfast.kernels.backend.Backend.list_counts`."""
     with launcher.serving(operands.table.device) as arch:
         pairs = _Pairs(operands, arch, checks)
-        counts = shared.list_counts(pairs.score, operands, lists, targets, known)
+        counts = shared.list_counts(pairs.score_all, operands, lists, targets, known)
         pairs.status.read(checks).raise_if_bad()
         return counts
 
@@ -36,41 +35,25 @@ def list_topk(
         pairs = _Pairs(operands, arch, checks)
         every = torch.arange(operands.num_queries, dtype=torch.int64, device=lists.indices.device)
         if operands.num_queries and not checks.allows_nan:  # also for queries without candidates
-            pairs.score(max(operands.crops), every, torch.zeros_like(every))
-        best = shared.list_topk(pairs.score, operands, lists, k, known)
+            pairs.score_all(max(operands.crops), every, torch.zeros_like(every))
+        best = shared.list_topk(pairs.score_all, operands, lists, k, known)
         pairs.status.read(checks).raise_if_bad()
         return best
 
 
-class _Pairs:
+class _Pairs(Crop):
     """Scorer of pairs, which notes rows with numbers that are not finite."""
 
     def __init__(self, operands: Operands, arch: int, checks: Checks) -> None:
-        none = torch.empty(0, dtype=torch.int64, device=operands.table.device)
-        self.batch = SharedOperands.of(operands, none, arch, allows_nan=checks.allows_nan)
-        self.status = Status(1, self.batch.device)
-        self.order = torch.arange(operands.num_queries, dtype=torch.int64, device=none.device)
-        self.limits = torch.full(
-            self.order.shape, torch.nan, dtype=torch.float64, device=none.device
-        )
+        super().__init__(operands, max(operands.crops), arch, allows_nan=checks.allows_nan)
+        self.status = Status(1, self.device)
+        shape, like = (operands.num_queries,), {"device": self.device}
+        self.order = torch.arange(*shape, dtype=torch.int64, **like)
+        self.limits = torch.full(shape, torch.nan, dtype=torch.float64, **like)
 
-    def score(self, dim: int, rows: Tensor, ids: Tensor) -> Tensor:
+    def score_all(self, dim: int, rows: Tensor, ids: Tensor) -> Tensor:
         """Return canonical scores of pairs, float64 ``[P]``."""
-        operands = self.batch.operands
+        self.dim = dim
         scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
-        pairs = (rows << 32) | ids
-        launcher.launch(
-            score_survivors,
-            (-(-len(rows) // CANONICAL_LANES),),
-            {
-                "views": views_of(operands),
-                "survivors": Survivors(pairs, None, self.order, None, self.limits, scores),
-                "p_status": None if self.batch.allows_nan else self.status.rows,
-                "count": len(rows),
-                "num_features": dim,
-                "FORM": form_of(operands),
-            },
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
-        return scores
+        survivors = Survivors((rows << 32) | ids, None, self.order, None, self.limits, scores)
+        return self.score(survivors, None if self.allows_nan else self.status.rows)

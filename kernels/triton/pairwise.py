@@ -28,7 +28,6 @@ from .host.matmul import Products, precision_of
 from .host.pull import RowSums, SlopeFactors, blocks_of
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
-from .indexed import fill_indexed
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
 BLOCK_PAIRS = 1 << 21  # pairs of one block of coefficients, or of the scores of a loss: 8 MiB
@@ -55,11 +54,9 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
         return
     tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
-    height = QUERY_BYTES // of_query // tile.queries * tile.queries
-    width = min(CANDIDATE_BYTES // of_row // tile.candidates, configs.MAX_GRID) * tile.candidates
-    if not (height and width):
-        _gather_all(out, operands)
-        return
+    height = max(1, QUERY_BYTES // of_query // tile.queries) * tile.queries
+    panels = max(1, CANDIDATE_BYTES // of_row // tile.candidates)
+    width = min(panels, configs.MAX_GRID) * tile.candidates
     order = None if dims is None else crop_order(crops, out)
     for i in range(0, operands.num_queries, height):
         block = operands.of_queries(slice(i, i + height))
@@ -83,14 +80,8 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
                     "TILE": tile.shape,
                 },
                 num_warps=tile.num_warps,
-                **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
+                **launcher.capped(tile.max_registers),
             )
-
-
-def _gather_all(out: Tensor, operands: Operands) -> None:
-    """Score without tiles, if no packed tile fits the scratch (tens of thousands of features)."""
-    index = torch.arange(len(operands.table), dtype=torch.int64, device=out.device)
-    fill_indexed(out, operands, index.expand(out.shape[1:]))
 
 
 def all_gradients(

@@ -22,14 +22,11 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..operands import Known, Operands, Prepared
-from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
-from .host import configs
+from .device.canonical import Survivors
 from .host import launch as launcher
-from .host.batch import SharedOperands
 from .host.best import LANE, BestLanes
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
-from .host.views import form_of, views_of
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
@@ -47,30 +44,34 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     scores = queries.new_full(shape, -torch.inf)
     ids = queries.new_full(shape, -1, dtype=torch.int64)
     with launcher.serving(operands.table.device) as arch:
-        targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        batch = SharedOperands.of(operands, targets, arch, allows_nan=checks.allows_nan)
-        if scores.numel() and batch.num_candidates:
-            _find(batch, known, checks, scores, ids)
+        if scores.numel() and operands.candidates.num_candidates:
+            _find(operands, arch, known, checks, scores, ids)
         else:
             checks.read()
     return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
 
 
 def _find(
-    batch: SharedOperands, known: Known | None, checks: Checks, scores: Tensor, ids: Tensor
+    operands: Operands,
+    arch: int,
+    known: Known | None,
+    checks: Checks,
+    scores: Tensor,
+    ids: Tensor,
 ) -> None:
     """Find all crops: enqueue everything, wait once, then raise or repeat."""
-    excluded, k = _excluded_keys(batch, known), scores.shape[2]
-    band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=batch.device)
+    excluded, k = _excluded_keys(operands.candidates, known), scores.shape[2]
+    band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=operands.table.device)
     passes, num_bands = [], 1
-    for dim, crop_scores, crop_ids in zip(batch.operands.crops, scores, ids, strict=True):
-        job = _TopkJob(batch, dim, k, excluded, band)
-        for first in range(0, batch.num_queries, job.height):
-            part = slice(first, min(first + job.height, batch.num_queries))
+    for dim, crop_scores, crop_ids in zip(operands.crops, scores, ids, strict=True):
+        crop = Crop(operands, dim, arch, allows_nan=checks.allows_nan)
+        job = _TopkJob(crop, k, excluded, band)
+        for first in range(0, operands.num_queries, job.height):
+            part = slice(first, min(first + job.height, operands.num_queries))
             one = _Pass(job, part, num_bands, (crop_scores[part], crop_ids[part]))
             num_bands += len(one.spans)
             passes.append(one)
-    status = Status(num_bands, batch.device)
+    status = Status(num_bands, band.device)
     for one in passes:
         one.find(status)
     report = status.read(checks)
@@ -80,14 +81,14 @@ def _find(
             one.find_again(status, checks)
 
 
-def _excluded_keys(batch: SharedOperands, known: Known | None) -> Tensor | None:
+def _excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
     """Return known answers as ``query << 32 | lane``, rising; a lane is a place among ids."""
     if known is None or not len(known.indices):
         return None
-    lanes, subset = known.indices, batch.sorted_ids
+    lanes, subset = known.indices, candidates.sorted_ids
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
     if subset is not None:
-        places = torch.searchsorted(subset, lanes).clamp_(max=batch.num_candidates - 1)
+        places = torch.searchsorted(subset, lanes).clamp_(max=len(subset) - 1)
         lanes = torch.where(subset[places] == lanes, places, LANE)
     return ((rows << 32) | lanes).sort().values
 
@@ -95,29 +96,24 @@ def _excluded_keys(batch: SharedOperands, known: Known | None) -> Tensor | None:
 class _TopkJob:
     """One crop of a batch: the data that passes share."""
 
-    def __init__(
-        self, batch: SharedOperands, dim: int, k: int, excluded: Tensor | None, band: Tensor
-    ) -> None:
-        self.batch, self.dim, self.k = batch, dim, k
-        self.excluded, self.band, self.device = excluded, band, batch.device
-        operands, sizes = batch.operands, (batch.num_queries, batch.num_candidates)
-        options = {"packed_bytes": PACKED_BYTES, "few": BAND_PAIRS // k}
-        plan = configs.plan(operands.score, sizes, dim, batch.arch, operands.has_factor, **options)
-        # Without a scan every pair is scored canonically.
-        crop = Crop(batch, dim)
-        self.scan = None if plan is None else scan_of(crop, plan, batch.sorted_ids)
-        self.unit = 1 if plan is None else plan.tile.candidates
-        self.is_few = plan is not None and plan.rows == "in place"
-        height = batch.num_queries if plan is None else plan.queries_per_pass
-        self.height = max(1, min(height, MOST_QUERIES, BAND_PAIRS // max(k, self.unit)))
+    def __init__(self, crop: Crop, k: int, excluded: Tensor | None, band: Tensor) -> None:
+        self.crop, self.k, self.excluded, self.band = crop, k, excluded, band
+        self.operands, self.device = crop.operands, crop.device
+        self.num_candidates = crop.operands.candidates.num_candidates
+        self.sorted_ids = crop.operands.candidates.sorted_ids
+        plan = crop.plan(packed_bytes=PACKED_BYTES, few=BAND_PAIRS // k)
+        self.scan = scan_of(crop, plan, self.sorted_ids)
+        self.unit, self.is_few = plan.tile.candidates, plan.rows == "in place"
+        most = min(plan.queries_per_pass, MOST_QUERIES, BAND_PAIRS // max(k, self.unit))
+        self.height = max(1, most)
 
     def stripe(self, count: int) -> int:
         """Return the candidates that give limits to queries; 0 if fewer than k."""
-        table = self.batch.operands.table
+        table = self.operands.table
         row_bytes = table.shape[1] * table.element_size()
-        width = min(STRIPE, self.batch.num_candidates, BLOCK_PAIRS // count)
+        width = min(STRIPE, self.num_candidates, BLOCK_PAIRS // count)
         width = min(width, STRIPE_BYTES // row_bytes)
-        return width if self.scan is not None and self.k <= width else 0
+        return width if self.k <= width else 0
 
 
 class _Pass:
@@ -137,11 +133,11 @@ class _Pass:
         self.limits = torch.full((self.count,), -torch.inf, dtype=torch.float64, device=job.device)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        job, num_candidates = self.job, self.job.batch.num_candidates
+        job, num_candidates = self.job, self.job.num_candidates
         least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
         while first < num_candidates:
             width = least
-            if job.scan is not None and seen >= job.k:
+            if seen >= job.k:
                 width = max(width, seen * self.capacity // (4 * self.count * job.k))
             stop = min(first + width // job.unit * job.unit, num_candidates)
             yield first, stop
@@ -174,7 +170,7 @@ class _Pass:
         """Write the best, with the limits known so far, in spans that fit the band."""
         self._begin(status)
         cursor = status.cursor(0)
-        least, num_candidates = self._least(BAND_PAIRS), self.job.batch.num_candidates
+        least, num_candidates = self._least(BAND_PAIRS), self.job.num_candidates
         first, width = 0, num_candidates
         while first < num_candidates:
             stop = min(first + max(width, least), num_candidates)
@@ -190,30 +186,27 @@ class _Pass:
     def _begin(self, status: Status) -> None:
         """Begin without any best; pack queries in the order of their limits."""
         job = self.job
-        self.status = None if job.batch.allows_nan else status.rows
         self.best = BestLanes(self.order, job.k, job.excluded)
-        if job.scan is not None:
-            job.scan.take(self.order, self.status)
+        job.scan.take(self.order, None if job.crop.allows_nan else status.rows)
 
     def _end(self) -> None:
         """Write the best, and keep only the limits."""
-        self.best.write(*self.out, self.first, self.job.batch.sorted_ids)
-        del self.best, self.status
-        if self.job.scan is not None:
-            self.job.scan.release()
+        self.best.write(*self.out, self.first, self.job.sorted_ids)
+        del self.best
+        self.job.scan.release()
 
     def _find_limits(self) -> None:
         """Find limits from the float32 scores of the first candidates."""
-        job, batch, width = self.job, self.job.batch, self.job.stripe(self.count)
-        operands = batch.operands.of_queries(self.queries)
+        job, width = self.job, self.job.stripe(self.count)
+        operands = job.operands.of_queries(self.queries)
         operands = Operands(
             operands.queries.float(),
             _first_of(operands.candidates, width),
-            None if job.dim == operands.num_features else (job.dim,),
+            None if job.crop.dim == operands.num_features else (job.crop.dim,),
         )
         stripe = torch.empty(self.count * width + 1, dtype=torch.float32, device=job.device)
         block = stripe[:-1].view(1, self.count, width)
-        fill_scores(block, operands, batch.arch)
+        fill_scores(block, operands, job.crop.arch)
         self._remove_known(stripe, width)
         good = block[0].topk(job.k)
         rows = (self.order - self.first)[:, None]
@@ -232,15 +225,8 @@ class _Pass:
 
     def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
         """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
-        job = self.job
-        if job.scan is None:
-            lanes = torch.arange(first, stop, dtype=torch.int64, device=job.device)
-            pairs = ((self.best.rows << 32) | lanes).flatten()
-            job.band[: len(pairs)] = pairs
-            cursor.fill_(len(pairs))
-        else:
-            job.scan.limit(self.limits)
-            job.scan.sweep((first, stop), None, job.band, cursor, capacity)
+        self.job.scan.limit(self.limits)
+        self.job.scan.sweep((first, stop), None, self.job.band, cursor, capacity)
 
     def _merge(self, cursor: Tensor, capacity: int) -> None:
         """Merge the pairs of the band into the best; the limits rise."""
@@ -252,24 +238,9 @@ class _Pass:
 
     def _score(self, pairs: Tensor, cursor: Tensor | None) -> Tensor:
         """Return canonical scores of the first pairs; below the limit any number will do."""
-        job, batch = self.job, self.job.batch
         scores = torch.zeros_like(pairs, dtype=torch.float64)
-        survivors = Survivors(pairs, cursor, self.order, batch.sorted_ids, self.limits, scores)
-        launcher.launch(
-            score_survivors,
-            (-(-len(pairs) // CANONICAL_LANES),),
-            {
-                "views": views_of(batch.operands),
-                "survivors": survivors,
-                "p_status": None if job.scan is not None else self.status,
-                "count": len(pairs),
-                "num_features": job.dim,
-                "FORM": form_of(batch.operands),
-            },
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
-        return scores
+        ids = self.job.sorted_ids
+        return self.job.crop.score(Survivors(pairs, cursor, self.order, ids, self.limits, scores))
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:

@@ -13,8 +13,6 @@ from support.engines import CAN_RUN, DEVICE
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """Sweep all pairs; return distances ``[B, N]`` and a function of their bound."""
     from kgfast.kernels.triton.device.arguments import Norm
-    from kgfast.kernels.triton.host.batch import SharedOperands
-    from kgfast.kernels.triton.host.configs import plan
     from kgfast.kernels.triton.host.launch import architecture
     from kgfast.kernels.triton.host.layout import Selection, query_sizes
     from kgfast.kernels.triton.host.scan import Crop, Scan
@@ -25,9 +23,8 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     arch = architecture(queries.device)
     operands = Operands(queries, Prepared(candidates, facts, None, factor))
     every = torch.arange(len(queries), device=DEVICE)
-    batch = SharedOperands.of(operands, torch.zeros_like(every), arch, allows_nan=True)
-    cut = plan(facts, (len(queries), len(candidates)), dim, arch, has_factor, few=0)
-    crop = Crop(batch, dim)
+    crop = Crop(operands, dim, arch, allows_nan=True)
+    cut = crop.plan(few=0)
     scan = Scan(crop, cut, None)
     scan.take(every, None)
     scan.limit(torch.zeros(len(every), dtype=torch.float64, device=DEVICE))

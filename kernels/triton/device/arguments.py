@@ -92,14 +92,21 @@ class SweepTile(NamedTuple):
     """Rows and lanes of one program of a sweep, and their distribution to threads.
 
     The rows are cut into ``bands``, one per warp, and a thread has ``repeats`` lanes beside each
-    other: ``rows / bands * repeats`` pairs per thread. Without bands a thread has one lane.
+    other: ``rows / bands * repeats`` pairs per thread.
     """
 
     rows: int
     lanes: int
-    bands: int = 1
-    repeats: int = 1
-    stages: int = 0  # steps of a split sweep in flight
+    bands: int
+    repeats: int
+
+
+class SplitTile(NamedTuple):
+    """Rows and lanes of one program of a split sweep, and steps that are in flight."""
+
+    rows: int
+    lanes: int
+    stages: int
 
 
 @triton.constexpr_function
@@ -124,6 +131,12 @@ def query_planes(form):
 def candidate_planes(form):
     """Return the planes of a packed candidate, with the factor."""
     return form.planes + form.has_factor
+
+
+@triton.constexpr_function
+def num_norms(form):
+    """Return the number of norms of a candidate that a bound needs."""
+    return int(form.norm != Norm.NONE.value)
 
 
 @triton.constexpr_function

@@ -138,7 +138,6 @@ def rescore(
     views,
     targets,
     band,
-    p_status,  # [3] see note_bad_pairs; None: nothing is checked
     num_features,
     FORM: tl.constexpr,
 ):
@@ -159,17 +158,12 @@ def rescore(
             candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
         m_pair &= candidate != tl.load(targets.ids + query, mask=m_pair, other=0)
         threshold = tl.load(targets.scores + query, mask=m_pair, other=0.0)
-        limit = threshold
-        if p_status is not None:  # every number is checked
-            limit = tl.full((_LANES,), float("nan"), tl.float64)
-        score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
+        score, _ = score_pairs(views, query, candidate, threshold, m_pair, num_features, FORM)
         one = tl.full((_LANES,), 1, tl.int64)
         p_greater = targets.greater + query
         tl.atomic_add(p_greater, one, mask=m_pair & (score > threshold), sem="relaxed")
         p_equal = targets.equal + query
         tl.atomic_add(p_equal, one, mask=m_pair & (score == threshold), sem="relaxed")
-        if p_status is not None:
-            note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])

@@ -26,8 +26,9 @@ from .arguments import (
     is_finite,
     load_as,
     note_bad_rows,
+    num_norms,
 )
-from .sweep import HUGE, classify
+from .sweep import HUGE, take
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
 
 STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
@@ -36,7 +37,7 @@ STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 class Decider(NamedTuple):
     """Candidates of a sweep, and numbers that decide their pairs."""
 
-    thresholds: Any  # [3][queries], see bounds.thresholds
+    thresholds: Any  # [tiles][3][rows of a tile], see bounds.thresholds
     rel: float
     queries: int
     ids: Any  # rows of the candidates; None: the rows from ``first`` on
@@ -110,55 +111,6 @@ def note_bad_in_place(
         note_bad_rows(p_status + 2, row, bad_factor > 0)
 
 
-class Pairs(NamedTuple):
-    """Pairs of a tile ``[Q, C]``, and facts of the candidates ``[C]``."""
-
-    distance: Any
-    valid: Any
-    norm: Any
-    bias: Any
-
-
-@triton.jit
-def judge_in_place(pairs, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Count and append pairs by their distances."""
-    query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-    p_threshold = decider.thresholds + tl.minimum(query, decider.queries - 1)
-    tau = tl.load(p_threshold)[:, None]
-    absolute = tl.load(p_threshold + decider.queries)[:, None]
-    if FORM.norm != NO_NORM:
-        absolute += tl.load(p_threshold + 2 * decider.queries)[:, None] * pairs.norm[None, :]
-    valid = pairs.valid & (tau == tau)
-    if FORM.has_bias:
-        tau += pairs.bias[None, :]
-    beats, loses = classify(pairs.distance, tau, decider.rel, absolute)
-    if tally.greater is not None:
-        count = tl.sum((beats & valid).to(tl.int32), 1)  # [Q]
-        tl.atomic_add(tally.greater + query, count, mask=count > 0, sem="relaxed")
-        append_pairs(tally, valid & ((beats | loses) == 0), TILE)
-    else:
-        append_pairs(tally, valid & (loses == 0), TILE)
-
-
-@triton.jit
-def append_pairs(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs ``[Q, C]`` to the band, like sweep.append.
-
-    The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it.
-    """
-    flag = is_open.to(tl.int32)
-    count = tl.sum(flag, 0)  # [C]
-    num_open = tl.sum(count, 0)
-    if num_open > 0:
-        first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
-        room = tl.minimum(tl.maximum(tally.capacity - first, 0), num_open).to(tl.int32)
-        slot = (tl.cumsum(count, 0) - count)[None, :] + tl.cumsum(flag, 0) - flag
-        query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-        lane = tally.first + (tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)).to(tl.int64)
-        pair = query.to(tl.int64)[:, None] * 4294967296 + lane[None, :]
-        tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
-
-
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_in_place(
     views, decider, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
@@ -203,7 +155,9 @@ def sweep_in_place(
     above = bias
     if FORM.norm != NO_NORM:
         above = tl.reshape(norm_of_lanes(norm, num_features, 2, FORM), (C,))
-    judge_in_place(Pairs(distance, m_pair, above, bias), decider, tally, FORM, TILE)
+    p_threshold = decider.thresholds + tl.program_id(0) * (3 * Q)
+    decided, facts = (p_threshold, decider.rel), (bias, (above,))
+    take(distance, facts, decided, tally, num_candidates, FORM, num_norms(FORM), TILE)
     if decider.status is not None:
         suspect = m_pair & ((tl.abs(distance) <= HUGE) == 0)
         if tl.max(tl.max(suspect.to(tl.int32), 1), 0) > 0:

@@ -26,7 +26,7 @@ from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
 from .products import Product, multiply
 from .score_tiles import sum_packed
 from .softplus import LOWEST, log1p_of
-from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
+from .sweep import by_lane, by_row, lanes_in_tile, max_rows, rows_in_tile, sum_lanes, sum_rows
 from .terms import score_of
 
 LABELS = 1024  # labels of a program
@@ -98,57 +98,6 @@ class TileResults(NamedTuple):
     slopes: Any  # [B][row]
     row: int
     bias_sums: Any  # [tiles of rows][row]
-
-
-@triton.constexpr_function
-def is_swept(tile):
-    """Return True if scores lie in the order of a sweep's sums, ``[R, J, W, L]``; else ``[M, N]``.
-
-    Data of rows is ``[J, W]``, or ``[M]``; data of lanes is ``[R, L]``, or ``[N]``.
-    """
-    return hasattr(tile, "bands")
-
-
-@triton.jit
-def rows_in_tile(TILE: tl.constexpr):
-    """Return the number of rows of a tile."""
-    return row_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.rows)
-
-
-@triton.jit
-def lanes_in_tile(TILE: tl.constexpr):
-    """Return the number of lanes of a tile."""
-    return lane_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.lanes)
-
-
-@triton.jit
-def by_row(values, TILE: tl.constexpr):
-    """Return numbers of rows, spread over the scores of a tile."""
-    return of_rows(values) if is_swept(TILE) else values[:, None]
-
-
-@triton.jit
-def by_lane(values, TILE: tl.constexpr):
-    """Return numbers of lanes, spread over the scores of a tile."""
-    return of_lanes(values) if is_swept(TILE) else values[None, :]
-
-
-@triton.jit
-def sum_rows(values, TILE: tl.constexpr):
-    """Return the sum of each row of a tile."""
-    return tl.sum(tl.sum(values, 0), 2) if is_swept(TILE) else tl.sum(values, 1)
-
-
-@triton.jit
-def max_rows(values, TILE: tl.constexpr):
-    """Return the highest number of each row of a tile."""
-    return tl.max(tl.max(values, 0), 2) if is_swept(TILE) else tl.max(values, 1)
-
-
-@triton.jit
-def sum_lanes(values, TILE: tl.constexpr):
-    """Return the sum of each lane of a tile."""
-    return tl.sum(tl.sum(values, 1), 1) if is_swept(TILE) else tl.sum(values, 0)
 
 
 @triton.jit

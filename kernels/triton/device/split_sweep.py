@@ -19,7 +19,7 @@ import triton.language as tl
 
 from .arguments import Lanes, is_finite, load_as, note_bad_rows, widen
 from .pack import ROWS, norm_above, rows_of
-from .sweep import classify
+from .sweep import take
 
 SPLIT_FEATURES = 32  # features of a step; rows are padded to a multiple
 SPLIT_NORMS = 3  # norms of a row: of the row, of the lower part, and of the rest
@@ -170,41 +170,6 @@ def multiply_tile(packed, num_features, TILE: tl.constexpr):
     return total
 
 
-@triton.jit
-def judge_tile(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Do sweep.judge, ``[M, N]``, with the norms of the parts."""
-    M: tl.constexpr = TILE.rows
-    N: tl.constexpr = TILE.lanes
-    p_threshold = packed.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
-    p_lane = packed.candidates.terms + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
-    lane = tl.program_id(1) * N + tl.arange(0, N)
-    tau = tl.load(p_threshold)[:, None]
-    valid = (tau == tau) & (lane < num_candidates)[None, :]
-    absolute = tl.load(p_threshold + M)[:, None]
-    absolute += tl.load(p_threshold + 2 * M)[:, None] * tl.load(p_lane + N)[None, :]
-    absolute += tl.load(p_threshold + 3 * M)[:, None] * tl.load(p_lane + 2 * N)[None, :]
-    absolute += tl.load(p_threshold + 4 * M)[:, None] * tl.load(p_lane + 3 * N)[None, :]
-    if FORM.has_bias:
-        tau += tl.load(p_lane)[None, :]
-    beats, loses = classify(total, tau, packed.rel, absolute)
-    return beats & valid, loses, valid
-
-
-@triton.jit
-def append_each(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs ``[M, N]`` to the band one by one, as few of a tile are open."""
-    M: tl.constexpr = TILE.rows
-    N: tl.constexpr = TILE.lanes
-    one = tl.full((M, N), 1, tl.int64)
-    p_cursor = tally.cursor + tl.zeros((M, N), tl.int32)
-    slot = tl.atomic_add(p_cursor, one, mask=is_open, sem="relaxed")
-    position = tl.program_id(0) * M + tl.arange(0, M)
-    lane = tl.program_id(1) * N + tl.arange(0, N)
-    lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
-    pair = position.to(tl.int64)[:, None] * 4294967296 + lane[None, :]
-    tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
-
-
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_split(
     packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
@@ -212,11 +177,13 @@ def sweep_split(
     """Count pairs that certainly beat the query's limit; append open pairs to the band."""
     packed = SplitPanels(packed.queries, packed.candidates, packed.thresholds, packed.rel)
     total = multiply_tile(packed, num_features, TILE)
-    beats, loses, valid = judge_tile(total, packed, num_candidates, FORM, TILE)
-    if tally.greater is not None:
-        position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-        count = tl.sum(beats.to(tl.int32), 1)  # [M]
-        tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
-        append_each(tally, valid & ((beats | loses) == 0), TILE)
-    else:
-        append_each(tally, valid & (loses == 0), TILE)
+    p_threshold = packed.thresholds + tl.program_id(0) * (THRESHOLDS * TILE.rows)
+    p_lane = packed.candidates.terms + tl.program_id(1) * (TERMS * TILE.lanes)
+    p_lane += tl.arange(0, TILE.lanes)
+    bias = 0.0
+    if FORM.has_bias:
+        bias = tl.load(p_lane)
+    p_norm = p_lane + TILE.lanes
+    norms = tl.load(p_norm), tl.load(p_norm + TILE.lanes), tl.load(p_norm + 2 * TILE.lanes)
+    decider = p_threshold, packed.rel
+    take(total, (bias, norms), decider, tally, num_candidates, FORM, 3, TILE)

@@ -23,6 +23,7 @@ from .arguments import (
     NO_NORM,
     candidate_planes,
     lanes_apart,
+    num_norms,
     query_planes,
     rows_of_band,
     threshold_rows,
@@ -65,30 +66,64 @@ def tile_of(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.cons
     return p_queries, p_panels
 
 
-@triton.jit
-def row_of_pair(TILE: tl.constexpr):
-    """Return the row of each pair of a tile, ``[J, W]``: warp w has rows from ``w J`` on."""
-    J: tl.constexpr = rows_of_band(TILE)
-    return tl.arange(0, J)[:, None] + tl.arange(0, TILE.bands)[None, :] * J
+@triton.constexpr_function
+def is_swept(tile):
+    """Return True if pairs lie in the order of a sweep's sums, ``[R, J, W, L]``; else ``[M, N]``.
+
+    Data of rows is ``[J, W]``, or ``[M]``; data of lanes is ``[R, L]``, or ``[N]``. Warp w has rows
+    from ``w J`` on, and a thread's lanes are neighbours.
+    """
+    return hasattr(tile, "bands")
 
 
 @triton.jit
-def lane_of_pair(TILE: tl.constexpr):
-    """Return the lane of each pair of a tile, ``[R, L]``: a thread's lanes are neighbours."""
-    R: tl.constexpr = TILE.repeats
-    return tl.arange(0, R)[:, None] + tl.arange(0, lanes_apart(TILE))[None, :] * R
+def rows_in_tile(TILE: tl.constexpr):
+    """Return the number of each row of a tile."""
+    row = tl.arange(0, TILE.rows)
+    if is_swept(TILE):
+        J: tl.constexpr = rows_of_band(TILE)
+        row = tl.arange(0, J)[:, None] + tl.arange(0, TILE.bands)[None, :] * J
+    return row
 
 
 @triton.jit
-def of_rows(values):
-    """Return ``[J, W]``, spread over the sums of a tile."""
-    return values[None, :, :, None]
+def lanes_in_tile(TILE: tl.constexpr):
+    """Return the number of each lane of a tile."""
+    lane = tl.arange(0, TILE.lanes)
+    if is_swept(TILE):
+        R: tl.constexpr = TILE.repeats
+        lane = tl.arange(0, R)[:, None] + tl.arange(0, lanes_apart(TILE))[None, :] * R
+    return lane
 
 
 @triton.jit
-def of_lanes(values):
-    """Return ``[R, L]``, spread over the sums of a tile."""
-    return values[:, None, None, :]
+def by_row(values, TILE: tl.constexpr):
+    """Return numbers of rows, spread over the pairs of a tile."""
+    return values[None, :, :, None] if is_swept(TILE) else values[:, None]
+
+
+@triton.jit
+def by_lane(values, TILE: tl.constexpr):
+    """Return numbers of lanes, spread over the pairs of a tile."""
+    return values[:, None, None, :] if is_swept(TILE) else values[None, :]
+
+
+@triton.jit
+def sum_rows(values, TILE: tl.constexpr):
+    """Return the sum of each row of a tile."""
+    return tl.sum(tl.sum(values, 0), 2) if is_swept(TILE) else tl.sum(values, 1)
+
+
+@triton.jit
+def max_rows(values, TILE: tl.constexpr):
+    """Return the highest number of each row of a tile."""
+    return tl.max(tl.max(values, 0), 2) if is_swept(TILE) else tl.max(values, 1)
+
+
+@triton.jit
+def sum_lanes(values, TILE: tl.constexpr):
+    """Return the sum of each lane of a tile."""
+    return tl.sum(tl.sum(values, 1), 1) if is_swept(TILE) else tl.sum(values, 0)
 
 
 @triton.jit
@@ -115,13 +150,13 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
     p_queries, p_panels = tile
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
-    p_queries += row_of_pair(TILE)
-    p_panels += lane_of_pair(TILE)
+    p_queries += rows_in_tile(TILE)
+    p_panels += lanes_in_tile(TILE)
     for k in range(first, stop):
         p_q = p_queries + k * (query_planes(FORM) * M)
         p_c = p_panels + k * (candidate_planes(FORM) * N)
-        q_re = of_rows(tl.load(p_q))
-        c_re = of_lanes(tl.load(p_c))
+        q_re = by_row(tl.load(p_q), TILE)
+        c_re = by_lane(tl.load(p_c), TILE)
         q_im = q_re
         c_im = c_re
         w_re = q_re
@@ -129,15 +164,15 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
         a = q_re
         b = c_re
         if FORM.planes == 2:
-            q_im = of_rows(tl.load(p_q + M))
-            c_im = of_lanes(tl.load(p_c + N))
+            q_im = by_row(tl.load(p_q + M), TILE)
+            c_im = by_lane(tl.load(p_c + N), TILE)
         if FORM.is_rscf:
-            w_re = of_rows(tl.load(p_q + FORM.planes * M))
+            w_re = by_row(tl.load(p_q + FORM.planes * M), TILE)
             if FORM.planes == 2:
-                w_im = of_rows(tl.load(p_q + 3 * M))
+                w_im = by_row(tl.load(p_q + 3 * M), TILE)
         if FORM.has_factor:
-            a = of_rows(tl.load(p_q + 2 * FORM.planes * M))
-            b = of_lanes(tl.load(p_c + FORM.planes * N))
+            a = by_row(tl.load(p_q + 2 * FORM.planes * M), TILE)
+            b = by_lane(tl.load(p_c + FORM.planes * N), TILE)
         query = Query(q_re, q_im, w_re, w_im, a)
         part = add_term(part, query, Candidate(c_re, c_im, b), FORM, MOVE)
     return part
@@ -180,9 +215,9 @@ def of_squares(limit, FORM: tl.constexpr):
 
 
 @triton.jit
-def all_past(total, limit):
+def all_past(total, limit, TILE: tl.constexpr):
     """Return 1 if every total is past the query's limit ``[J, W]``, else 0."""
-    past = (total > of_rows(limit)) & (total <= HUGE)
+    past = (total > by_row(limit, TILE)) & (total <= HUGE)
     return tl.min(past.to(tl.int32))
 
 
@@ -195,7 +230,7 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
     """
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
-    p_threshold = packed.thresholds + row_of_pair(TILE)
+    p_threshold = packed.thresholds + rows_in_tile(TILE)
     is_near = True
     if FORM.has_factor:
         is_near = tl.max(tl.load(p_threshold + 3 * M)) * largest_norm <= NEAREST
@@ -214,7 +249,7 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
                 err += tl.load(p_threshold + 2 * M) * largest_norm
             limit = of_squares(tau + 1.25 * err, FORM)
             limit = tl.where(threshold == threshold, limit, -1.0)
-            feature += all_past(total, limit) * num_features
+            feature += all_past(total, limit, TILE) * num_features
     return total, feature == num_features
 
 
@@ -231,56 +266,46 @@ def classify(distance, tau, rel, absolute):
 
 
 @triton.jit
-def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return masks of pairs that are proven to beat, that are proven to lose, and that count."""
-    M: tl.constexpr = TILE.rows
-    N: tl.constexpr = TILE.lanes
-    p_threshold = packed.thresholds + row_of_pair(TILE)
-    o_lane = lane_of_pair(TILE)
-    lane = tl.program_id(1) * N + o_lane
-    tau = of_rows(tl.load(p_threshold))
-    valid = (tau == tau) & of_lanes(lane < num_candidates)
-    absolute = of_rows(tl.load(p_threshold + M))
-    if FORM.norm != NO_NORM:
-        norm = of_lanes(tl.load(packed.lanes + N + o_lane))
-        absolute += of_rows(tl.load(p_threshold + 2 * M)) * norm
-    if FORM.has_bias:
-        tau += of_lanes(tl.load(packed.lanes + o_lane))
-    beats, loses = classify(distance_of(total, FORM), tau, packed.rel, absolute)
-    return beats & valid, loses, valid
+def take(
+    distance,
+    facts,  # biases of the candidates, and a tuple of their norms
+    decider,  # thresholds of the tile, and the relative error
+    tally,
+    num_candidates,
+    FORM: tl.constexpr,
+    NORMS: tl.constexpr,  # number of norms, whose factors are thresholds after the first two
+    TILE: tl.constexpr,
+):
+    """Count pairs that certainly beat the query's limit, and append open pairs to the band.
 
-
-@triton.jit
-def count_certain(p_greater, beats, TILE: tl.constexpr):
-    """Add the pairs of a tile that beat the targets to the counts of positions."""
-    position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
-    count = tl.sum(tl.sum(beats.to(tl.int32), 0), 2)  # [J, W]
-    tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
-
-
-@triton.jit
-def append(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs of a tile to the band, as far as the band has room.
-
-    The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it: warps
-    that see different numbers would part before a barrier.
+    Pairs are appended one by one, as few of a tile are open. The cursor counts on past the
+    capacity, in 64 bits.
     """
-    R: tl.constexpr = TILE.repeats
-    W: tl.constexpr = TILE.bands
-    L: tl.constexpr = lanes_apart(TILE)
-    flag = is_open.to(tl.int32)
-    count = tl.reshape(tl.sum(flag, 1), (R * W * L,))
-    num_open = tl.sum(count, 0)
-    if num_open > 0:
-        first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
-        room = tl.minimum(tl.maximum(tally.capacity - first, 0), num_open).to(tl.int32)
-        before = tl.reshape(tl.cumsum(count, 0) - count, (R, 1, W, L))
-        slot = before + tl.cumsum(flag, 1) - flag
-        position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
-        lane = tl.program_id(1) * TILE.lanes + lane_of_pair(TILE)
-        lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
-        pair = of_rows(position.to(tl.int64) * 4294967296) + of_lanes(lane)
-        tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
+    bias, norms = facts
+    p_threshold, rel = decider
+    p_threshold += rows_in_tile(TILE)
+    lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
+    tau = by_row(tl.load(p_threshold), TILE)
+    valid = (tau == tau) & by_lane(lane < num_candidates, TILE)
+    absolute = by_row(tl.load(p_threshold + TILE.rows), TILE)
+    for i in tl.static_range(NORMS):
+        factor = tl.load(p_threshold + (2 + i) * TILE.rows)
+        absolute += by_row(factor, TILE) * by_lane(norms[i], TILE)
+    if FORM.has_bias:
+        tau += by_lane(bias, TILE)
+    beats, loses = classify(distance, tau, rel, absolute)
+    is_open = valid & (loses == 0)
+    position = tl.program_id(0) * TILE.rows + rows_in_tile(TILE)
+    if tally.greater is not None:
+        beats &= valid
+        is_open &= beats == 0
+        count = sum_rows(beats.to(tl.int32), TILE)
+        tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
+    one = is_open.to(tl.int64)
+    slot = tl.atomic_add(tally.cursor + one * 0, one, mask=is_open, sem="relaxed")
+    lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
+    pair = by_row(position.to(tl.int64) * 4294967296, TILE) + by_lane(lane, TILE)
+    tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
 
 
 @triton.jit
@@ -303,9 +328,13 @@ def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE:
     largest = extremes(packed.lanes, FORM, TILE)
     total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
     if complete:
-        beats, loses, valid = judge(total, packed, num_candidates, FORM, TILE)
-        if tally.greater is not None:
-            count_certain(tally.greater, beats, TILE)
-            append(tally, valid & ((beats | loses) == 0), TILE)
-        else:
-            append(tally, valid & (loses == 0), TILE)
+        p_lane = packed.lanes + lanes_in_tile(TILE)
+        bias = 0.0
+        norm = 0.0
+        if FORM.has_bias:
+            bias = tl.load(p_lane)
+        if FORM.norm != NO_NORM:
+            norm = tl.load(p_lane + TILE.lanes)
+        decider = packed.thresholds, packed.rel
+        distance, facts = distance_of(total, FORM), (bias, (norm,))
+        take(distance, facts, decider, tally, num_candidates, FORM, num_norms(FORM), TILE)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ...operands import Operands
 from ...scores import Score
-from ..device import arguments
+from ..device.arguments import SplitTile, SweepTile, TileShape
 from ..device.split_sweep import SPLIT_FEATURES
 from . import launch as launcher
 
@@ -42,16 +42,17 @@ class CropTile:
     candidates: int
     num_warps: int
     max_registers: int | None = None  # cap if ptxas spills scalars without one
-    bands: int = 1
+    bands: int = 0  # of packed rows
     repeats: int = 1  # neighbouring lanes of a thread
     stages: int = 0  # steps of a split sweep in flight
 
     @property
-    def shape(self) -> arguments.SweepTile:
+    def shape(self) -> TileShape | SweepTile | SplitTile:
         """Shape for kernels."""
-        return arguments.SweepTile(
-            self.queries, self.candidates, self.bands, self.repeats, self.stages
-        )
+        size = self.queries, self.candidates
+        if self.bands:
+            return SweepTile(*size, self.bands, self.repeats)
+        return SplitTile(*size, self.stages) if self.stages else TileShape(*size)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
     """
     lanes = 32 if arch else 64
     if num_queries <= FEW_QUERIES:
-        return CropTile(FEW_QUERIES, lanes, 1)
+        return CropTile(FEW_QUERIES, lanes, 1, bands=1)
     is_tight = not arch and score.is_rscf and score.planes == 2  # a larger one spills on gfx942
     if num_queries < 256 or num_crops > 1 or is_tight:
         return CropTile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
@@ -128,8 +129,8 @@ def plan(
     has_factor: bool = False,
     packed_bytes: int | None = None,
     few: int | None = None,
-) -> CropPlan | None:
-    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile fits.
+) -> CropPlan:
+    """Cut a crop into passes and chunks that fit the scratch; one tile is the least.
 
     ``sizes`` are the numbers of queries and candidates. Packed rows take ``PACKED_BYTES``, or the
     given number. At most ``few`` queries, or ``FEW_QUERIES``, read rows in place.
@@ -142,8 +143,7 @@ def plan(
         row_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
         tile = split_tile(num_queries, arch)
         cut = _cut(tile, sizes, room, row_bytes, row_bytes + SPLIT_LANE_BYTES)
-        if cut is not None:
-            return replace(cut, rows="split")
+        return replace(cut, rows="split")
     tile = tile_for(score, num_queries, arch)
     query_bytes = 4 * num_features * score.query_planes(has_factor)
     row_bytes = 4 * num_features * (score.planes + has_factor) + LANE_BYTES
@@ -152,16 +152,12 @@ def plan(
 
 def _cut(
     tile: CropTile, sizes: tuple[int, int], room: int, query_bytes: int, row_bytes: int
-) -> CropPlan | None:
+) -> CropPlan:
     num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
-    if most_tiles == 0:
-        return None
-    tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
+    tiles = _even_share(-(-num_queries // tile.queries), max(1, most_tiles))
     left = room - tiles * tile.queries * query_bytes
-    most_panels = min(left // (row_bytes * tile.candidates), MAX_GRID)
-    if most_panels == 0:
-        return None
+    most_panels = min(max(1, left // (row_bytes * tile.candidates)), MAX_GRID)
     panels = _even_share(-(-num_candidates // tile.candidates), most_panels)
     return CropPlan(tile, tiles * tile.queries, panels * tile.candidates)
 

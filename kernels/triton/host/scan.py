@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...operands import Operands
+from ..device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from ..device.in_place import Decider, sweep_in_place
 from ..device.split_sweep import SplitPanels, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
 from . import bounds, configs, layout, split
 from . import launch as launcher
-from .batch import SharedOperands
 from .layout import Described, Selection
 from .views import are_rounded, form_of, views_of
 
@@ -27,22 +28,62 @@ from .views import are_rounded, form_of, views_of
 class Crop:
     """The first ``dim`` features of a batch, and the error of their float32 sweep."""
 
-    def __init__(self, batch: SharedOperands, dim: int) -> None:
-        self.batch, self.dim, operands = batch, dim, batch.operands
+    def __init__(self, operands: Operands, dim: int, arch: int, *, allows_nan: bool) -> None:
+        """Prepare checked operands.
+
+        Raises
+        ------
+        ValueError
+            If there are more rows than a band can name.
+        """
+        rows = ("queries", operands.queries, 31), ("candidates", operands.table, 32)
+        for name, operand, limit in rows:
+            if len(operand) >= 2**limit:
+                raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
+        self.operands, self.dim, self.arch, self.allows_nan = operands, dim, arch, allows_nan
+        self.device = operands.table.device
         self.bound = bounds.error_bound(
             operands.score, dim, are_rounded(operands), operands.has_factor
         )
         self.rel = self.bound.rel * bounds.ROUND_UP
         self.form = form_of(operands, self.bound.norm)
 
+    def plan(self, **options: int) -> configs.CropPlan:
+        """Cut the pairs into passes and chunks; ``options`` are those of :func:`configs.plan`."""
+        operands = self.operands
+        sizes = operands.num_queries, operands.candidates.num_candidates
+        return configs.plan(
+            operands.score, sizes, self.dim, self.arch, operands.has_factor, **options
+        )
+
+    def score(self, survivors: Survivors, status: Tensor | None = None) -> Tensor:
+        """Write canonical scores of pairs, of all features; check rows if there is a status."""
+        count = len(survivors.pairs)
+        launcher.launch(
+            score_survivors,
+            (-(-count // CANONICAL_LANES),),
+            {
+                "views": views_of(self.operands),
+                "survivors": survivors,
+                "p_status": status,
+                "count": count,
+                "num_features": self.dim,
+                "FORM": form_of(self.operands),
+            },
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
+        scores: Tensor = survivors.scores
+        return scores
+
     @cached_property
     def _norms(self) -> Tensor | None:
-        every = Selection(self.batch.num_queries)
-        return layout.query_norms(self.batch.operands, every, self.dim, self.bound.norm)
+        every = Selection(self.operands.num_queries)
+        return layout.query_norms(self.operands, every, self.dim, self.bound.norm)
 
     @cached_property
     def _sizes(self) -> Tensor | None:
-        return layout.query_sizes(self.batch.operands, self.dim)
+        return layout.query_sizes(self.operands, self.dim)
 
     def thresholds(self, limits: Tensor, queries: Tensor | None = None) -> Tensor:
         """Return the thresholds of limits ``[b]`` of some queries, or of all: bounds.thresholds."""
@@ -50,7 +91,7 @@ class Crop:
         if queries is not None:
             norms = None if norms is None else norms[queries]
             sizes = None if sizes is None else sizes[:, queries]
-        magnitude = self.batch.bias_magnitude
+        magnitude = self.operands.candidates.bias_magnitude
         return bounds.thresholds(self.bound, limits, norms, magnitude, sizes)
 
 
@@ -61,7 +102,7 @@ class Scan:
 
     def __init__(self, crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> None:
         """Make a sweep by a plan; ``ids`` are those of the lanes, None for all rows."""
-        self.crop, self.batch, self.dim = crop, crop.batch, crop.dim
+        self.crop, self.operands, self.dim = crop, crop.operands, crop.dim
         self.tile, self._chunk, self._ids = plan.tile, plan.candidates_per_chunk, ids
         self.release()
 
@@ -83,7 +124,7 @@ class Scan:
     def counts(self) -> Tensor:
         """Return zeros, int32, a count for each position; the last tile may be ragged."""
         size = -(-len(self._taken) // self.tile.queries) * self.tile.queries
-        return torch.zeros(size, dtype=torch.int32, device=self.batch.device)
+        return torch.zeros(size, dtype=torch.int32, device=self.crop.device)
 
     def sweep(
         self,
@@ -114,11 +155,11 @@ class Scan:
 
     def _packed_queries(self, selection: Selection) -> Any:
         return layout.pack_queries(
-            self.batch.operands, selection, self.dim, self.tile.queries, status=self._status
+            self.operands, selection, self.dim, self.tile.queries, status=self._status
         )
 
     def _packed_candidates(self, selection: Selection) -> Any:
-        operands, width = self.batch.operands, self.tile.candidates
+        operands, width = self.operands, self.tile.candidates
         described = Described(
             layout.room_for_facts(operands, selection.size, width),
             self.crop.bound.norm,
@@ -163,19 +204,19 @@ class SplitScan(Scan):
             split.split_bound(self.dim),
             limits,
             split.norms_of(self._queries, len(limits)),
-            self.batch.bias_magnitude,
+            self.operands.candidates.bias_magnitude,
         )
         self._thresholds = bounds.tiled(rows, self.tile.queries)
 
     def _packed_queries(self, selection: Selection) -> Any:
         return split.pack_queries(
-            self.batch.operands, selection, self.dim, self.tile.queries, status=self._status
+            self.operands, selection, self.dim, self.tile.queries, status=self._status
         )
 
     def _packed_candidates(self, selection: Selection) -> Any:
         status = None if self._status is None else self._status[1:]
         return split.pack_candidates(
-            self.batch.operands, selection, self.dim, self.tile.candidates, status=status
+            self.operands, selection, self.dim, self.tile.candidates, status=status
         )
 
     def _arguments(self) -> dict[str, Any]:
@@ -189,13 +230,13 @@ class ScanInPlace(Scan):
     kernel = sweep_in_place
 
     def _packed_queries(self, selection: Selection) -> Any:
-        return views_of(self.batch.operands.of_queries(self._taken))
+        return views_of(self.operands.of_queries(self._taken))
 
     def _packed_candidates(self, selection: Selection) -> Any:
         return selection.ids, selection.first, self._status
 
     def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
-        self._thresholds = self._rows(limits, thresholds)[:3].contiguous()
+        self._thresholds = bounds.tiled(self._rows(limits, thresholds)[:3], self.tile.queries)
 
     def _arguments(self) -> dict[str, Any]:
         decider = Decider(self._thresholds, self.crop.rel, len(self._taken), *self._panels)

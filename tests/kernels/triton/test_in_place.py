@@ -31,14 +31,14 @@ def test_the_sweep_stays_within_its_bound(score, monkeypatch) -> None:
     """Equal terms round the same way; 130 features are two of most lanes, three of two."""
     from kgfast.kernels.triton.device import in_place
 
-    seen, judged = {}, in_place.judge_in_place
+    seen, taken = {}, in_place.take
 
-    def judge(pairs, *rest):
-        seen["distance"] = pairs.distance.handle.data.copy()
-        seen["norm"] = pairs.norm.handle.data.copy()
-        return judged(pairs, *rest)
+    def take(distance, facts, *rest):
+        seen["distance"] = distance.handle.data.copy()
+        seen["norm"] = facts[1][0].handle.data.copy()
+        return taken(distance, facts, *rest)
 
-    monkeypatch.setattr(in_place, "judge_in_place", judge)
+    monkeypatch.setattr(in_place, "take", take)
     rows, dim = 16, 130
     for law in ("equal", "cauchy"):
         values = rows_of(score, rows + 2, dim, torch.float64)

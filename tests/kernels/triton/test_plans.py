@@ -34,9 +34,6 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
     facts = get_score(score)
     has_factor = facts.is_rscf and is_moved
     plan = configs.plan(facts, (num_queries, num_candidates), dim, arch, has_factor)
-    if plan is None:
-        assert dim >= 10_000
-        return
     tile = plan.tile
     assert plan.queries_per_pass % tile.queries == 0
     assert plan.candidates_per_chunk % tile.candidates == 0
@@ -47,7 +44,7 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
     of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
     packed = plan.queries_per_pass * 4 * dim * of_query
     packed += plan.candidates_per_chunk * (4 * dim * of_candidate + configs.LANE_BYTES)
-    assert packed + 8 * configs.BAND_PAIRS <= 45 << 20
+    assert dim >= 10_000 or packed + 8 * configs.BAND_PAIRS <= 45 << 20
     if plan.rows == "split":
         assert (tile.candidates, tile.num_warps) == (128, 8)
         assert not facts.monotone

@@ -140,14 +140,6 @@ def test_planes_begin_beyond_32_bits(engine, plane) -> None:
 
 
 @engines("triton")
-def test_rows_too_long_for_the_scratch(engine, monkeypatch) -> None:
-    from kgfast.kernels.triton import pairwise
-
-    monkeypatch.setattr(pairwise, "QUERY_BYTES", 64)
-    check(engine, problem_of("rotate", 3, 20, 4, dims=[2, 4]))
-
-
-@engines("triton")
 def test_autocast_leaves_products_alone(engine) -> None:
     q, c = engine.there(operands("dot", 3, 20, 8))
     expected = triton.pairwise_scores(q, c, "dot")

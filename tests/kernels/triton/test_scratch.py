@@ -124,15 +124,6 @@ def test_many_passes_and_chunks(engine, score):
 
 
 @on_triton
-@pytest.mark.parametrize("has_ids", [False, True])
-def test_rows_too_long_for_the_scratch(engine, has_ids):
-    settings = {f"{CONFIGS}.PACKED_BYTES": 64, f"{CONFIGS}.BAND_PAIRS": 32}
-    settings |= {f"{TOPK}.PACKED_BYTES": 64, f"{TOPK}.BAND_PAIRS": 64}
-    ids = torch.tensor([7, 3, 19, 11]) if has_ids else None
-    check(engine, ties("rotate", 4, 20, candidate_ids=ids), settings, 3)
-
-
-@on_triton
 def test_all_of_them_are_asked_for(engine):
     settings = {f"{TOPK}.BAND_PAIRS": 256, f"{TOPK}.STRIPE": 16}
     check(engine, ties("l1", 3, 100), settings, 100)
