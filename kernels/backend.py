@@ -41,7 +41,8 @@ class Composition(NamedTuple):
     """Rule that makes queries from rows of anchors and relations.
 
     ``kind`` is add, multiply, multiply_complex, or rotate by phases of ``unit`` radians. The
-    relation may be conjugated first (the negative is added). Kernels of training do not add.
+    relation may be conjugated first (the negative is added). Kernels of training take complex
+    numbers alone.
     """
 
     kind: str

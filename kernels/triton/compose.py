@@ -7,19 +7,11 @@ from torch import Tensor
 
 from ..backend import Composition
 from .device.arguments import RowView, TileShape
-from .device.compose import (
-    MULTIPLY,
-    MULTIPLY_COMPLEX,
-    ROTATE,
-    Composed,
-    Extent,
-    Pair,
-)
+from .device.compose import Composed, Extent, Pair
 from .device.compose import compose as compose_kernel
 from .device.compose import compose_backward as backward_kernel
 from .host import launch as launcher
 
-_KINDS = {"multiply": MULTIPLY, "multiply_complex": MULTIPLY_COMPLEX, "rotate": ROTATE}
 TILE_NUMBERS = 512  # numbers of a program
 
 
@@ -44,7 +36,7 @@ def _launch(
     kernel: Any, rows: tuple[Tensor, Tensor], how: Composition, given: dict[str, Any]
 ) -> None:
     count, width = rows[0].shape
-    features = width if how.kind == "multiply" else width // 2
+    features = width // 2
     lanes = min(TILE_NUMBERS, 1 << (features - 1).bit_length())
     tile = TileShape(TILE_NUMBERS // lanes, lanes)
     with launcher.serving(rows[0].device):
@@ -55,7 +47,7 @@ def _launch(
                 "rows": _pair(*rows, how),
                 **given,
                 "extent": Extent(count, features, how.unit),
-                "FORM": Composed(_KINDS[how.kind], how.conjugates),
+                "FORM": Composed(how.kind == "rotate", how.conjugates),
                 "TILE": tile,
             },
             num_warps=4,
@@ -69,8 +61,6 @@ def _pair(anchors: Tensor, relations: Tensor, how: Composition) -> Pair:
 
 
 def _view(rows: Tensor, how: Composition) -> RowView:
-    if how.kind == "multiply":
-        return RowView(rows, rows.stride(0), 0, 1)
     if how.interleaved:
         return RowView(rows, rows.stride(0), 1, 2)
     return RowView(rows, rows.stride(0), rows.shape[1] // 2, 1)

@@ -47,9 +47,9 @@ class _Pairs(Crop):
     def __init__(self, operands: Operands, arch: int, checks: Checks) -> None:
         super().__init__(operands, max(operands.crops), arch, allows_nan=checks.allows_nan)
         self.status = Status(1, self.device)
-        shape, like = (operands.num_queries,), {"device": self.device}
-        self.order = torch.arange(*shape, dtype=torch.int64, **like)
-        self.limits = torch.full(shape, torch.nan, dtype=torch.float64, **like)
+        count = operands.num_queries
+        self.order = torch.arange(count, dtype=torch.int64, device=self.device)
+        self.limits = torch.full((count,), torch.nan, dtype=torch.float64, device=self.device)
 
     def score_all(self, dim: int, rows: Tensor, ids: Tensor) -> Tensor:
         """Return canonical scores of pairs, float64 ``[P]``."""

@@ -5,7 +5,7 @@ queries wait for the last chunk. Products are read in place and multiplied on te
 and backward.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,38 +49,29 @@ class Owed(NamedTuple):
     striped: Striped | None = None
 
 
-class LossTiles(Protocol):
-    """Candidates, chunk by chunk, and the use of their slopes.
-
-    Attributes
-    ----------
-    tile : TileShape or SweepTile
-    width : int
-        Candidates of a chunk.
-    of_queries, of_table : Tensor or None
-        The needed gradients.
-    """
+class LossTiles:
+    """Candidates, chunk by chunk, and the use of their slopes."""
 
     tile: TileShape | SweepTile
-    width: int
-    of_queries: Tensor | None
+    width: int  # candidates of a chunk
+    of_queries: Tensor | None  # gradients, if needed
     of_table: Tensor | None
 
     def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Compute row sums and slopes of all queries with a chunk."""
-        ...
+        raise NotImplementedError
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Carry slopes ``[B, n]`` of the chunk scored last to the gradients."""
-        ...
+        raise NotImplementedError
 
     def owed(self) -> Owed | None:
         """Return the parts that must still be added after all chunks, or None."""
-        ...
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Add these parts now."""
-        ...
+        raise NotImplementedError
 
 
 def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
@@ -88,7 +79,7 @@ def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
     return (Distances if operands.score.monotone else ProductTiles)(operands, arch, need)
 
 
-class Distances:
+class Distances(LossTiles):
     """Distances, packed and swept.
 
     A chunk is packed into its part of the table's gradient, if that is float32: the part has the
@@ -104,10 +95,10 @@ class Distances:
         if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
             swept = configs.tile_for(operands.score, 1, arch)
         self._swept = swept
-        self.tile: TileShape | SweepTile = swept.shape
+        self.tile = swept.shape
         queries, table = operands.queries, operands.table
         self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
-        self.of_table: Tensor | None = None
+        self.of_table = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
             self._room = table.new_empty(len(table) + swept.candidates, table.shape[1])
@@ -130,7 +121,7 @@ class Distances:
         most = of_roots if operands.score.root else LOSS_REGISTERS
         self._options = {"maxnreg": most} if arch else {}
         self._sums: QuerySums | None = None
-        self.of_queries: Tensor | None = None
+        self.of_queries = None
         if need.queries:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
             self.of_queries = make(queries.shape, dtype=torch.float32)
@@ -197,7 +188,7 @@ class Distances:
             self._sums.finish(self.of_queries, adds=False)
 
 
-class ProductTiles:
+class ProductTiles(LossTiles):
     """Products, on tensor cores if there are any.
 
     Operands of precision ``bf16`` are rounded first: the queries once, the table chunk by chunk.
@@ -217,7 +208,7 @@ class ProductTiles:
             is_stored &= dim % BF16_MULTIPLE == 0 and table.data_ptr() % 16 == 0
             of_row = 0 if is_stored else 2 * queries.shape[1]
         self._products = Products(queries, table, precision_of(operands, arch), arch)
-        self.tile: TileShape | SweepTile = self._products.tile
+        self.tile = self._products.tile
         width = len(table)
         if any(need):
             width = CHUNK_BYTES // (of_slope * count + of_row)
@@ -228,7 +219,7 @@ class ProductTiles:
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
         self._sums: QueryProducts | None = None
-        self.of_queries: Tensor | None = None
+        self.of_queries = None
         if need.queries:
             self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
             most, depth = min(self.width, len(table)), self._products.product.depth

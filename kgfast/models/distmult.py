@@ -2,8 +2,6 @@
 
 from torch import Tensor
 
-from kgfast import ops
-from kgfast.kernels.backend import Composition
 from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.tables import Table
 
@@ -35,6 +33,4 @@ class DistMult(Model):
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation
         rows = query_rows(self.entity, anchors), query_rows(others, relations)
-        if ops.serves_composition(self.entity, others):
-            return ops.compose(*rows, Composition("multiply"))
         return rows[0] * rows[1]

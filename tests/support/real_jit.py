@@ -41,7 +41,6 @@ FEW = (
     "filters",
     "loss of crops, masked",
     "queries of rotate",
-    "queries of multiply",
     "queries of multiply_complex",
 )
 Call = Callable[[], object]
@@ -195,7 +194,7 @@ def row_updates() -> Iterator[tuple[str, Call]]:
 def queries() -> Iterator[tuple[str, Call]]:
     """Make queries of training and their gradients."""
     kernel, anchors = triton.backend.compose, torch.ones(BATCH, 2 * DIM)
-    for kind in ("rotate", "multiply", "multiply_complex"):
+    for kind in ("rotate", "multiply_complex"):
         relations = torch.ones(BATCH, DIM if kind == "rotate" else 2 * DIM)
 
         def both(how: Composition, relations: torch.Tensor) -> None:

@@ -11,15 +11,11 @@ import triton.language as tl
 
 from .arguments import RowView
 
-MULTIPLY, MULTIPLY_COMPLEX, ROTATE = range(3)
-_MULTIPLY: tl.constexpr = tl.constexpr(MULTIPLY)
-_ROTATE: tl.constexpr = tl.constexpr(ROTATE)
-
 
 class Composed(NamedTuple):
-    """Constants for which a composition is compiled."""
+    """Constants for which a composition of complex numbers is compiled."""
 
-    kind: int
+    rotates: bool  # relations are phases
     conjugates: bool  # the relation
 
 
@@ -62,16 +58,14 @@ def store_plane(rows, row, k, mask, values, PLANE: tl.constexpr):
 @triton.jit
 def load_factor(relations, row, k, mask, extent, FORM: tl.constexpr):
     """Load the complex numbers that anchors are multiplied by."""
-    KIND: tl.constexpr = FORM.kind
-    CONJUGATES: tl.constexpr = FORM.conjugates
     re = load_plane(relations, row, k, mask, 0)
-    if KIND == _ROTATE:
+    if FORM.rotates:
         phase = re * extent.unit
         re = tl.cos(phase)
         im = tl.sin(phase)
     else:
         im = load_plane(relations, row, k, mask, 1)
-    if CONJUGATES:
+    if FORM.conjugates:
         im = -im
     return re, im
 
@@ -79,45 +73,34 @@ def load_factor(relations, row, k, mask, extent, FORM: tl.constexpr):
 @triton.jit
 def compose(rows, out, extent, FORM: tl.constexpr, TILE: tl.constexpr):
     """Write queries: anchors times relations."""
-    KIND: tl.constexpr = FORM.kind
     row, k, mask = places_of(extent, TILE)
     a_re = load_plane(rows.anchors, row, k, mask, 0)
-    if KIND == _MULTIPLY:
-        store_plane(out, row, k, mask, a_re * load_plane(rows.relations, row, k, mask, 0), 0)
-    else:
-        a_im = load_plane(rows.anchors, row, k, mask, 1)
-        b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
-        store_plane(out, row, k, mask, a_re * b_re - a_im * b_im, 0)
-        store_plane(out, row, k, mask, a_re * b_im + a_im * b_re, 1)
+    a_im = load_plane(rows.anchors, row, k, mask, 1)
+    b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
+    store_plane(out, row, k, mask, a_re * b_re - a_im * b_im, 0)
+    store_plane(out, row, k, mask, a_re * b_im + a_im * b_re, 1)
 
 
 @triton.jit
 def compose_backward(rows, grad, grads, extent, FORM: tl.constexpr, TILE: tl.constexpr):
     """Write the gradients of both rows, given the gradients of the queries."""
-    KIND: tl.constexpr = FORM.kind
-    CONJUGATES: tl.constexpr = FORM.conjugates
     row, k, mask = places_of(extent, TILE)
     a_re = load_plane(rows.anchors, row, k, mask, 0)
     g_re = load_plane(grad, row, k, mask, 0)
-    if KIND == _MULTIPLY:
-        b = load_plane(rows.relations, row, k, mask, 0)
-        store_plane(grads.anchors, row, k, mask, g_re * b, 0)
-        store_plane(grads.relations, row, k, mask, g_re * a_re, 0)
+    a_im = load_plane(rows.anchors, row, k, mask, 1)
+    g_im = load_plane(grad, row, k, mask, 1)
+    b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
+    store_plane(grads.anchors, row, k, mask, g_re * b_re + g_im * b_im, 0)
+    store_plane(grads.anchors, row, k, mask, g_im * b_re - g_re * b_im, 1)
+    factor_re = g_re * a_re + g_im * a_im  # the gradient of b, before b is conjugated
+    factor_im = g_im * a_re - g_re * a_im
+    if FORM.rotates:  # the derivative of b by the phase is i b
+        slope = factor_im * b_re - factor_re * b_im
+        if FORM.conjugates:
+            slope = -slope
+        store_plane(grads.relations, row, k, mask, slope * extent.unit, 0)
     else:
-        a_im = load_plane(rows.anchors, row, k, mask, 1)
-        g_im = load_plane(grad, row, k, mask, 1)
-        b_re, b_im = load_factor(rows.relations, row, k, mask, extent, FORM)
-        store_plane(grads.anchors, row, k, mask, g_re * b_re + g_im * b_im, 0)
-        store_plane(grads.anchors, row, k, mask, g_im * b_re - g_re * b_im, 1)
-        factor_re = g_re * a_re + g_im * a_im  # the gradient of b, before b is conjugated
-        factor_im = g_im * a_re - g_re * a_im
-        if KIND == _ROTATE:  # the derivative of b by the phase is i b
-            slope = factor_im * b_re - factor_re * b_im
-            if CONJUGATES:
-                slope = -slope
-            store_plane(grads.relations, row, k, mask, slope * extent.unit, 0)
-        else:
-            if CONJUGATES:
-                factor_im = -factor_im
-            store_plane(grads.relations, row, k, mask, factor_re, 0)
-            store_plane(grads.relations, row, k, mask, factor_im, 1)
+        if FORM.conjugates:
+            factor_im = -factor_im
+        store_plane(grads.relations, row, k, mask, factor_re, 0)
+        store_plane(grads.relations, row, k, mask, factor_im, 1)

@@ -111,6 +111,35 @@ def note_bad_in_place(
         note_bad_rows(p_status + 2, row, bad_factor > 0)
 
 
+@triton.jit
+def sum_in_place(places, views, zeros, m_pair, num_features, FORM: tl.constexpr):
+    """Return float32 distances of pairs from unchanged rows, and norms of the candidates.
+
+    ``places`` are pointers to rows of queries, candidates and factors; ``zeros`` have the shapes of
+    sums of pairs ``[Q, C, STRIDE]`` and of candidates. Pairs without ``m_pair`` read nothing.
+    """
+    p_q, p_c, p_f = places
+    total, norm = zeros
+    for feature in range(0, num_features, STRIDE):
+        k = feature + tl.arange(0, STRIDE)
+        mask = m_pair & (k < num_features)[None, None, :]
+        k = k.to(tl.int64)[None, None, :]
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
+        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
+        total = add_term(total, q, c, FORM, stored_move(FORM))
+        if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
+            total = tl.where(is_finite(q.a * c.b), total, float("inf"))
+        if FORM.norm != NO_NORM:
+            norm = add_norm(norm, c, mask, FORM)
+    distance = distance_of(tl.sum(total, 2), FORM)
+    if FORM.term == PRODUCT:
+        distance = -distance
+    above = tl.sum(norm, 2)
+    if FORM.norm != NO_NORM:
+        above = norm_of_lanes(norm, num_features, 2, FORM)
+    return distance, above
+
+
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep_in_place(
     views, decider, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
@@ -136,25 +165,10 @@ def sweep_in_place(
     bias = tl.zeros((C,), tl.float32)
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + row * views.bias.step, None, tl.float32)
-    total = tl.zeros((Q, C, STRIDE), tl.float32)
-    norm = tl.zeros((1, C, STRIDE), tl.float32)
-    for feature in range(0, num_features, STRIDE):
-        k = feature + tl.arange(0, STRIDE)
-        mask = (k < num_features)[None, None, :]
-        k = k.to(tl.int64)[None, None, :]
-        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
-        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
-        total = add_term(total, q, c, FORM, stored_move(FORM))
-        if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
-            total = tl.where(is_finite(q.a * c.b), total, float("inf"))
-        if FORM.norm != NO_NORM:
-            norm = add_norm(norm, c, mask, FORM)
-    distance = distance_of(tl.sum(total, 2), FORM)
-    if FORM.term == PRODUCT:
-        distance = -distance
-    above = bias
-    if FORM.norm != NO_NORM:
-        above = tl.reshape(norm_of_lanes(norm, num_features, 2, FORM), (C,))
+    zeros = tl.zeros((Q, C, STRIDE), tl.float32), tl.zeros((1, C, STRIDE), tl.float32)
+    all_pairs = tl.full((1, 1, 1), True, tl.int1)
+    distance, norm = sum_in_place((p_q, p_c, p_f), views, zeros, all_pairs, num_features, FORM)
+    above = tl.reshape(norm, (C,))
     p_threshold = decider.thresholds + tl.program_id(0) * (3 * Q)
     decided, facts = (p_threshold, decider.rel), (bias, (above,))
     take(distance, facts, decided, tally, num_candidates, FORM, num_norms(FORM), TILE)

@@ -13,13 +13,11 @@ import triton
 import triton.language as tl
 
 from .arguments import NO_NORM, Views, find_last_not_above, load_as
-from .in_place import add_norm, norm_of_lanes
+from .in_place import STRIDE, sum_in_place
 from .sweep import classify
-from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
 
-KNOWN_PAIRS, KNOWN_FEATURES = 8, 64  # pairs of a program, and features of a step
+KNOWN_PAIRS = 8  # pairs of a program
 _PAIRS: tl.constexpr = tl.constexpr(KNOWN_PAIRS)
-_FEATURES: tl.constexpr = tl.constexpr(KNOWN_FEATURES)
 
 
 class KnownRows(NamedTuple):
@@ -34,34 +32,6 @@ class KnownRows(NamedTuple):
     thresholds: Any  # [3][num_queries] minus the target's score, base, slope
     rel: float
     unsorted: Any  # [1] set to 1 if a row's ids do not rise
-
-
-@triton.jit
-def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexpr):
-    """Return float32 distances of pairs ``[P]`` from unchanged rows, and norms."""
-    total = tl.zeros((_PAIRS, _FEATURES), tl.float32)
-    norm = tl.zeros((_PAIRS, _FEATURES), tl.float32)
-    p_q = (views.queries.ptr + query * views.queries.row)[:, None]
-    p_c = (views.table.ptr + candidate * views.table.row)[:, None]
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None]
-    for feature in range(0, num_features, _FEATURES):
-        k = feature + tl.arange(0, _FEATURES)
-        mask = m_pair[:, None] & (k < num_features)[None, :]
-        k = k.to(tl.int64)[None, :]
-        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
-        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
-        total = add_term(total, q, c, FORM, stored_move(FORM))
-        if FORM.norm != NO_NORM:
-            norm = add_norm(norm, c, mask, FORM)
-    distance = distance_of(tl.sum(total, 1), FORM)
-    if FORM.term == PRODUCT:
-        distance = -distance
-    above = tl.zeros((_PAIRS,), tl.float32)
-    if FORM.norm != NO_NORM:
-        above = norm_of_lanes(norm, num_features, 1, FORM)
-    return distance, above
 
 
 @triton.jit(do_not_specialize=["stop", "num_queries", "num_features"])
@@ -92,7 +62,16 @@ def count_known(
         nearest = tl.load(index.subset + place, mask=place >= 0, other=-1)
         keep &= nearest == candidate
 
-    distance, norm = sweep_pairs(views, query, candidate, keep, num_features, FORM)
+    p_q = (views.queries.ptr + query * views.queries.row)[:, None, None]
+    p_c = (views.table.ptr + candidate * views.table.row)[:, None, None]
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None, None]
+    zero = tl.zeros((_PAIRS, 1, STRIDE), tl.float32)
+    places, m_pair = (p_q, p_c, p_f), keep[:, None, None]
+    sums = sum_in_place(places, views, (zero, zero), m_pair, num_features, FORM)
+    distance = tl.reshape(sums[0], (_PAIRS,))
+    norm = tl.reshape(sums[1], (_PAIRS,))
     tau = tl.load(index.thresholds + query)
     absolute = tl.load(index.thresholds + num_queries + query)
     if FORM.norm != NO_NORM:

@@ -15,14 +15,6 @@ def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
     return order
 
 
-def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """Make an int64 vector on the device, without waiting for a copy."""
-    vector = torch.empty(len(numbers), dtype=torch.int64, device=device)
-    for place, number in zip(vector, numbers, strict=True):
-        place.fill_(number)
-    return vector
-
-
 def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
     """Yield ranges of features, the last first, with ``grad [C, ...]`` summed over the crops there.
 

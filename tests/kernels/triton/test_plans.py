@@ -96,10 +96,10 @@ def test_importing_the_backend_does_not_import_triton() -> None:
 
 
 def test_the_sums_are_as_short_as_the_bound_says() -> None:
-    from kgfast.kernels.triton.device import known, sweep
+    from kgfast.kernels.triton.device import in_place, sweep
     from kgfast.kernels.triton.host import bounds
 
-    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == known.KNOWN_FEATURES == 64
+    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == in_place.STRIDE.value == 64
 
 
 def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
