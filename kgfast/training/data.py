@@ -5,7 +5,7 @@ state, and a resumed run draws the batches of an uninterrupted run. No Python lo
 triples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,6 @@ from kgfast.rng import Stream, mix
 _STREAM_OF = {"head": Stream.HEAD_BATCHES, "tail": Stream.TAIL_BATCHES}
 _ROUNDS = 8  # rounds of replacing known answers; negatives that are still known are masked
 _AHEAD = 2  # batches that are made ahead of the current step
-_PINNING = ("cuda",)  # devices that copy from pinned memory while the host goes on
 _ALIGNED = 64  # bytes; a kernel is compiled anew for pointers with smaller alignment
 
 
@@ -58,39 +57,22 @@ class Batch:
     answers: Tensor | None = None
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Anchors, relations and targets, int64 ``[B]`` each."""
-        assert self.targets is not None
-        return self.anchors, self.relations, self.targets
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """Tensors of the batch by attribute name."""
-        return {name: it for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
-        moved: dict[str, Any] = {name: it.to(device) for name, it in self.tensors.items()}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self.tensors.items()}
         return replace(self, **moved)
-
-    @property
-    def heads(self) -> Tensor:
-        """Heads of the triples, int64 ``[B]``."""
-        heads = self.anchors if self.side == "tail" else self.targets
-        assert heads is not None
-        return heads
-
-    @property
-    def tails(self) -> Tensor:
-        """Tails of the triples, int64 ``[B]``."""
-        tails = self.targets if self.side == "tail" else self.anchors
-        assert tails is not None
-        return tails
 
     @property
     def triples(self) -> Tensor:
         """Triples, int64 ``[B, 3]``."""
-        return torch.stack([self.heads, self.relations, self.tails], 1)
+        assert self.targets is not None
+        ends = self.anchors, self.targets
+        heads, tails = ends if self.side == "tail" else ends[::-1]
+        return torch.stack([heads, self.relations, tails], 1)
 
 
 def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
@@ -103,113 +85,72 @@ def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
     return torch.cat([hrt, hrt.flip(1) + shift])
 
 
-def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tensor, Sequence[Side]]:
-    """Return the triples and sides that steps query: both sides, or tails with inverses.
-
-    Parameters
-    ----------
-    hrt : Tensor
-        Training triples, int64 ``[T, 3]``.
-    num_relations : int
-        Number of relations without inverses.
-    has_inverses : bool
-        True if the model has inverse relations (:attr:`kgfast.Model.has_inverses`). Queries of both
-        sides then share batches and batch statistics.
-
-    Returns
-    -------
-    hrt : Tensor
-        int64 ``[T, 3]``, or ``[2T, 3]`` with inverses.
-    sides : sequence of side
-    """
-    return (with_inverses(hrt, num_relations), ("tail",)) if has_inverses else (hrt, SIDES)
-
-
 class Batches:
     """Batches of each side, in a new random order in each epoch of a side.
 
     An epoch has every batch of either side once, ``per_epoch`` in all, spread evenly: tail and head
-    alternate, unless one side has more batches (KvsAll). The last batch may be smaller.
+    alternate, unless one side has more batches. The last batch may be smaller.
+
+    Parameters
+    ----------
+    hrt : Tensor
+        Triples, int64 ``[T, 3]``.
+    batch_size, seed : int
+    weights : Tensor, optional
+        Weights of the triples, ``[T]``.
+    sides : sequence of side
+    distinct : bool
+        Make batches of the distinct queries, (h, r) and (t, r), without targets.
     """
 
     def __init__(
         self,
-        rows: Mapping[Side, Tensor],  # [T, 3] anchor, relation, target, or [P, 2] without targets
-        batch_size: int,
-        seed: int,
-        weights: Tensor | None = None,  # [T], for the rows of either side
-    ) -> None:
-        if not all(len(part) for part in rows.values()):
-            raise ValueError("there are no training triples")
-        self._rows, self._weights = rows, weights
-        self._batch_size, self._seed = batch_size, seed
-        self._counts = {side: -(-len(it) // batch_size) for side, it in rows.items()}
-        self.per_epoch = sum(self._counts.values())
-        self._generator = torch.Generator("cpu")
-        self._orders: dict[Side, tuple[int, Tensor]] = {}
-
-    @classmethod
-    def of_triples(
-        cls,
         hrt: Tensor,
         batch_size: int,
         seed: int,
         weights: Tensor | None = None,
         sides: Sequence[Side] = SIDES,
-    ) -> "Batches":
-        """Make batches of every triple on each side."""
-        rows: dict[Side, Tensor] = {"tail": hrt, "head": hrt.flip(1)}
-        return cls({side: rows[side] for side in sides}, batch_size, seed, weights)
-
-    @classmethod
-    def of_queries(
-        cls, hrt: Tensor, batch_size: int, seed: int, sides: Sequence[Side] = SIDES
-    ) -> "Batches":
-        """Make batches of every distinct (h, r) for tail, and every distinct (r, t) for head."""
-        pairs: dict[Side, list[int]] = {"tail": [0, 1], "head": [2, 1]}
-        rows = {side: hrt[:, pairs[side]].unique(dim=0) for side in sides}
-        return cls(rows, batch_size, seed)
-
-    def epoch(self, number: int) -> int:
-        return number // self.per_epoch
+        *,
+        distinct: bool = False,
+    ) -> None:
+        if not len(hrt):
+            raise ValueError("there are no training triples")
+        by_side = {"tail": hrt, "head": hrt.flip(1)}
+        self._rows = {side: by_side[side] for side in sides}
+        if distinct:
+            self._rows = {side: it[:, :2].unique(dim=0) for side, it in self._rows.items()}
+        self._batch_size, self._seed, self._weights = batch_size, seed, weights
+        counts = {side: -(-len(rows) // batch_size) for side, rows in self._rows.items()}
+        self._num_heads, self.per_epoch = counts.get("head", 0), sum(counts.values())
+        self._generator = torch.Generator("cpu")
+        self._orders: dict[Side, tuple[int, Tensor]] = {}
 
     def batch(self, number: int) -> Batch:
         """Return a batch of the run by number, from 0."""
         side, ids = self.rows_of(number)
-        columns = self._rows[side].index_select(0, ids).t().contiguous()
-        return Batch(
-            number,
-            side,
-            columns[0],
-            columns[1],
-            columns[2] if len(columns) > 2 else None,
-            None if self._weights is None else self._weights.index_select(0, ids),
-        )
+        anchors, relations, *targets = self._rows[side].index_select(0, ids).t().contiguous()
+        weights = None if self._weights is None else self._weights.index_select(0, ids)
+        return Batch(number, side, anchors, relations, targets[0] if targets else None, weights)
 
     def rows_of(self, number: int) -> tuple[Side, Tensor]:
         """Return the side of a batch, and the places of the rows among all, int64 ``[B]``."""
-        epoch, side, index = self._place(number)
-        start = index * self._batch_size
+        epoch, within = divmod(number, self.per_epoch)
+        index = within * self._num_heads // self.per_epoch  # head batches before this one
+        is_head = (within + 1) * self._num_heads // self.per_epoch > index
+        side: Side = "head" if is_head else "tail"
+        start = (index if is_head else within - index) * self._batch_size
         return side, self._order(side, epoch)[start : start + self._batch_size]
 
-    def _place(self, number: int) -> tuple[int, Side, int]:
-        total, num_heads = self.per_epoch, self._counts.get("head", 0)
-        epoch, within = divmod(number, total)
-        heads = within * num_heads // total
-        if (within + 1) * num_heads // total > heads:
-            return epoch, "head", heads
-        return epoch, "tail", within - heads
-
     def _order(self, side: Side, epoch: int) -> Tensor:
-        held = self._orders.get(side)
-        if held is None or held[0] != epoch:
+        stored = self._orders.get(side)
+        if stored is None or stored[0] != epoch:
             self._generator.manual_seed(mix(self._seed, epoch, _STREAM_OF[side]))
-            rows = self._rows[side]
+            count = len(self._rows[side])
             order = torch.randperm(
-                len(rows), generator=self._generator, dtype=torch.int64, device="cpu"
+                count, generator=self._generator, dtype=torch.int64, device="cpu"
             )
-            held = self._orders[side] = epoch, order
-        return held[1]
+            stored = self._orders[side] = epoch, order
+        return stored[1]
 
 
 class Negatives:
@@ -273,9 +214,9 @@ class Negatives:
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
         distinct, place = pool.unique(return_inverse=True)
         at = torch.searchsorted(distinct, answers).clamp_(max=len(distinct) - 1)
-        hit = distinct.index_select(0, at) == answers
+        hit = distinct[at] == answers
         rows = torch.repeat_interleave(indptr.diff())
-        mask = torch.ones(len(batch.anchors), len(distinct), dtype=torch.bool, device=pool.device)
+        mask = torch.ones(len(batch.anchors), len(distinct), dtype=torch.bool, device="cpu")
         mask[rows[hit], at[hit]] = False
         return mask.index_select(1, place)
 
@@ -286,10 +227,8 @@ class Negatives:
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
         rows = torch.repeat_interleave(indptr.diff())
         keys = rows * self._num_entities + answers  # ascending
-        starts = (
-            torch.arange(len(ids), dtype=torch.int64, device=ids.device)[:, None]
-            * self._num_entities
-        )
+        numbers = torch.arange(len(ids), dtype=torch.int64, device="cpu")
+        starts = numbers[:, None] * self._num_entities
         known = _is_in(keys, starts + ids)
         for _ in range(_ROUNDS):
             again = known.nonzero(as_tuple=True)
@@ -325,9 +264,9 @@ class BatchesAhead:
         """Return a batch, and begin the next ones; raise any error of the thread for this batch."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kgfast-batches")
-        numbers = range(number, number + 1 + _AHEAD)
         begun, submit = self._begun, self._pool.submit
-        self._begun = {it: begun.get(it) or submit(self._packed, it) for it in numbers}
+        numbers = range(number, number + 1 + _AHEAD)
+        self._begun = {ahead: begun.get(ahead) or submit(self._packed, ahead) for ahead in numbers}
         batch, packed = self._begun[number].result()
         there = packed.to(self._device, non_blocking=True)
         return replace(batch, **_views(batch, there))
@@ -341,7 +280,7 @@ class BatchesAhead:
     def _packed(self, number: int) -> tuple[Batch, Tensor]:
         batch = self._make(number)
         packed = torch.empty(sum(_sizes(batch)), dtype=torch.uint8, device="cpu")
-        if self._device.type in _PINNING:
+        if self._device.type == "cuda":  # from pinned memory the host goes on during the copy
             packed = packed.pin_memory()
         for name, view in _views(batch, packed).items():
             view.copy_(batch.tensors[name])

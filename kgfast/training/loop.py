@@ -29,7 +29,7 @@ from kgfast.training.callbacks import Callback
 from kgfast.training.checkpoint import of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.data import Batch, BatchesAhead, asked_of
+from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs, Row
 from kgfast.training.objective import Objective
@@ -82,8 +82,8 @@ class Run:
         hrt = as_triples_tensor(
             dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
         ).cpu()
-        triples, sides = asked_of(hrt, model.num_relations, model.has_inverses)
-        self._objective = Objective(config, triples, dataset.num_entities, sides)
+        inverses_of = model.num_relations if model.has_inverses else None
+        self._objective = Objective(config, hrt, dataset.num_entities, inverses_of)
         self._per_epoch = self._objective.batches.per_epoch
         self.steps = config.train.steps or (config.train.epochs or 0) * self._per_epoch
         self._optimizer = Optimizer(

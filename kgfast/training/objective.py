@@ -1,6 +1,6 @@
 """The objective of a run: the batches, and the losses of a batch by public functions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from kgfast.models.base import SIDES, Model, Side
 from kgfast.rng import Stream, mix
 from kgfast.training.build import loss_of
 from kgfast.training.config import Config
-from kgfast.training.data import Batch, Batches, Negatives
+from kgfast.training.data import Batch, Batches, Negatives, with_inverses
 
 
 class Objective:
@@ -27,13 +27,17 @@ class Objective:
     ----------
     config : Config
     hrt : Tensor
-        Training triples, int64 ``[T, 3]`` on the CPU, from which batches are drawn.
+        Training triples, int64 ``[T, 3]`` on the CPU.
     num_entities : int
-    sides : sequence of side
-        The queried sides.
+    inverses_of : int, optional
+        Number of relations of a model with inverse relations (:attr:`kgfast.Model.has_inverses`):
+        steps query the tails of triples and of their inverses, in common batches. By default they
+        query heads and tails.
 
     Attributes
     ----------
+    hrt : Tensor
+        The triples of the batches: int64 ``[T, 3]``, or ``[2T, 3]`` with inverses.
     lazy : bool
         True if a step uses few rows of the entity table.
     batches : Batches
@@ -43,32 +47,30 @@ class Objective:
     """
 
     def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self, config: Config, hrt: Tensor, num_entities: int, inverses_of: int | None = None
     ) -> None:
         self._config, data, mode = config, config.data, config.train.mode
         loss = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
         self._criterion: Callable[..., Tensor] = loss
-        self.lazy = mode == "negative"
-        self._takes_weights = isinstance(loss, NegativesLoss) and loss.takes_weights
-        self.negatives: Negatives | None = None
+        sides: tuple[Side, ...] = SIDES if inverses_of is None else ("tail",)
+        self.hrt = hrt if inverses_of is None else with_inverses(hrt, inverses_of)
+        self.lazy, is_distinct = mode == "negative", mode == "kvsall"
+        filters = is_distinct or data.filter_negatives
+        self._known = KnownTriples(self.hrt) if filters else None
+        weights = losses.subsampling_weights(self.hrt) if data.subsampling else None
+        self.batches = Batches(
+            self.hrt, data.train_bs, config.seed, weights, sides, distinct=is_distinct
+        )
         self._target_weights: Tensor | None = None
-        self._known: KnownTriples | None = None
-        if mode == "kvsall":
-            self._known = KnownTriples(hrt)
-            self.batches = Batches.of_queries(hrt, data.train_bs, config.seed, sides)
-            return
-        weights = losses.subsampling_weights(hrt) if data.subsampling else None
-        self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
         if data.target_weights:
-            self._target_weights = losses.frequency_weights(hrt, num_entities)
+            self._target_weights = losses.frequency_weights(self.hrt, num_entities)
+        self._takes_weights = not self.lazy or (
+            isinstance(loss, NegativesLoss) and loss.takes_weights
+        )
+        self.negatives: Negatives | None = None
         if self.lazy:
-            self.negatives = Negatives(
-                num_entities,
-                data.neg_size,
-                config.seed,
-                shared=data.negatives == "shared",
-                known=KnownTriples(hrt) if data.filter_negatives else None,
-            )
+            sizes, shared = (num_entities, data.neg_size), data.negatives == "shared"
+            self.negatives = Negatives(*sizes, config.seed, shared=shared, known=self._known)
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
@@ -76,10 +78,10 @@ class Objective:
         if self.negatives is not None:
             negatives, mask = self.negatives.draw(batch)
             return replace(batch, negatives=negatives, mask=mask)
-        if self._known is not None:
+        if batch.targets is None and self._known is not None:
             indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
             return replace(batch, indptr=indptr, answers=answers)
-        if self._target_weights is None or batch.targets is None:
+        if self._target_weights is None:
             return batch
         return replace(batch, weights=self._target_weights[batch.targets])
 
@@ -87,10 +89,12 @@ class Objective:
         """Yield the losses of a batch, each computed when needed; their sum is minimised."""
         yield self._loss(model, batch)
         weight, penalty = self._config.loss.relation_weight, self._config.regularizer
-        if weight and batch.targets is not None:
+        if weight:
             relations = model.relation_ids(batch.relations, batch.side)
-            logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
-            yield weight * cross_entropy(logits, relations)
+            heads, _, tails = batch.triples.unbind(1)
+            yield weight * cross_entropy(
+                losses.relation_logits(model, heads, tails, sparse=True), relations
+            )
         if penalty.name != "none":
             queries = batch.anchors, batch.relations
             rows: Any = queries if batch.targets is None else batch.triples
@@ -99,16 +103,16 @@ class Objective:
 
     def _loss(self, model: Any, batch: Batch) -> Tensor:
         options: dict[str, Any] = {"side": batch.side}
-        if self._known is not None:
+        if batch.targets is None:
             queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
             return self._criterion(model, queries, positives, **options)
-        data: list[Any] = [batch.columns]
+        data: list[Any] = [(batch.anchors, batch.relations, batch.targets)]
         if self.lazy:
             data.append(batch.negatives)
             options["mask"] = batch.mask
         if self._config.med is not None:
             dims = model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
             return losses.med(model, *data, dims=dims, sparse=True, **options)
-        if batch.weights is not None and (self._takes_weights or not self.lazy):
+        if batch.weights is not None and self._takes_weights:
             options["weights"] = batch.weights
         return self._criterion(model, *data, **options)

@@ -26,11 +26,11 @@ def digests() -> dict[str, str]:
         found[f"planted {sizes}"] = [*graph.planted(70), graph.growth.correlation]
     hrt, known = graph.train.hrt, kgfast.KnownTriples(graph.train)
     for shared in (False, True):
-        batches = Batches.of_triples(hrt, 64, seed=0)
+        batches = Batches(hrt, 64, seed=0)
         negatives = Negatives(500, 32, 0, shared=shared, known=known)
         drawn = [negatives.draw(batches.batch(number)) for number in range(20)]
         found[f"negatives {shared}"] = [it for both in drawn for it in both if it is not None]
-    queries = Batches.of_queries(hrt, 64, seed=0)
+    queries = Batches(hrt, 64, seed=0, distinct=True)
     found["queries"] = [queries.batch(number).anchors for number in range(20)]
     rows = torch.arange(200)
     found["gumbel"] = [gumbel(0, rows[:, None], rows)]

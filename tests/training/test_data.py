@@ -33,12 +33,11 @@ def batch_of(hrt, side="tail", number=0):
 @examples(25)
 def test_an_epoch_has_every_triple_once_on_both_sides(seed, count, size):
     hrt = random_triples(count, 20, 3, seed)
-    batches = Batches.of_triples(hrt, size, seed)
+    batches = Batches(hrt, size, seed)
     for epoch in range(2):
         seen = {"tail": [], "head": []}
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
             batch = batches.batch(number)
-            assert batches.epoch(number) == epoch
             assert len(batch.anchors) <= size
             seen[batch.side] += rows_of(batch)
         assert sorted(seen["tail"]) == sorted(hrt.tolist())
@@ -47,19 +46,19 @@ def test_an_epoch_has_every_triple_once_on_both_sides(seed, count, size):
 
 def test_batches_depend_on_seed_epoch_and_side_only():
     hrt = random_triples(50, 20, 3)
-    one, other = Batches.of_triples(hrt, 7, 4), Batches.of_triples(hrt, 7, 4)
+    one, other = Batches(hrt, 7, 4), Batches(hrt, 7, 4)
     numbers = torch.randperm(60, generator=torch.Generator().manual_seed(0)).tolist()
     found = {number: rows_of(one.batch(number)) for number in numbers}
     assert all(rows_of(other.batch(number)) == found[number] for number in sorted(numbers))
     per_epoch = one.per_epoch
     assert found[0] != found[per_epoch]
     assert [row[::-1] for row in found[1]] != found[0]
-    assert rows_of(Batches.of_triples(hrt, 7, 5).batch(0)) != found[0]
+    assert rows_of(Batches(hrt, 7, 5).batch(0)) != found[0]
 
 
 def test_queries_are_distinct_and_the_sides_are_spread_evenly():
     hrt = torch.tensor([[0, 0, 1], [0, 0, 2], [0, 0, 3], [1, 0, 4], [0, 1, 1], [0, 1, 1]])
-    batches = Batches.of_queries(hrt, 1, 0)
+    batches = Batches(hrt, 1, 0, distinct=True)
     epoch = [batches.batch(number) for number in range(batches.per_epoch)]
     sides = ["tail", "head", "tail", "head", "head", "tail", "head", "head"]
     assert [it.side for it in epoch] == sides
@@ -75,8 +74,8 @@ def test_inverses_make_tail_queries_of_everything():
     both = with_inverses(hrt, 3)
     rows = {(h, r, t) for h, r, t in hrt.tolist()}
     assert {tuple(row) for row in both.tolist()} == rows | {(t, r + 3, h) for h, r, t in rows}
-    for make in (Batches.of_triples, Batches.of_queries):
-        batches = make(both, 8, 0, sides=["tail"])
+    for distinct in (False, True):
+        batches = Batches(both, 8, 0, sides=["tail"], distinct=distinct)
         epoch = [batches.batch(number) for number in range(batches.per_epoch)]
         assert {it.side for it in epoch} == {"tail"}
         asked = {tuple(row[:2]) for it in epoch for row in rows_of(it)}
@@ -89,13 +88,13 @@ def test_inverses_make_tail_queries_of_everything():
 
 def test_no_triples_is_an_error():
     with pytest.raises(ValueError, match="no training triples"):
-        Batches.of_triples(torch.empty(0, 3, dtype=torch.int64), 4, 0)
+        Batches(torch.empty(0, 3, dtype=torch.int64), 4, 0)
 
 
 def test_weights_follow_their_triples():
     hrt = random_triples(40, 9, 2)
     weights = subsampling_weights(hrt)
-    batches = Batches.of_triples(hrt, 6, 1, weights)
+    batches = Batches(hrt, 6, 1, weights)
     expected = {tuple(row): weight for row, weight in zip(hrt.tolist(), weights, strict=True)}
     for number in range(batches.per_epoch):
         batch = batches.batch(number)

@@ -5,7 +5,6 @@ import torch
 
 from kgfast import KnownTriples, Reciprocal, use_backend
 from kgfast.losses import NSSALoss, frequency_weights, regularizers
-from kgfast.training.data import asked_of
 from kgfast.training.objective import Objective
 from support.loss_models import dense_scores
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
@@ -16,7 +15,7 @@ def plain_scores(model, relations, batch):
     return dense_scores(model, batch.anchors, relations, batch.side)
 
 
-def plain_loss(objective, config, model, batch, hrt):
+def plain_loss(objective, config, model, batch):
     """Return the loss of a batch without leaves, operators or streams."""
     own, name = torch.arange(len(batch.anchors)), config.regularizer.name
     scores = plain_scores(model, batch.relations, batch)
@@ -28,10 +27,11 @@ def plain_loss(objective, config, model, batch, hrt):
     elif config.train.mode == "1vsall":
         weights = None
         if config.data.target_weights:
-            weights = frequency_weights(hrt, scores.shape[1]).to(scores.dtype)
+            weights = frequency_weights(objective.hrt, scores.shape[1]).to(scores.dtype)
         loss = torch.nn.functional.cross_entropy(scores, batch.targets, weights)
     else:
-        indptr, indices = KnownTriples(hrt).exclude(batch.anchors, batch.relations, batch.side)
+        known = KnownTriples(objective.hrt)
+        indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
         labels = torch.zeros_like(scores)
         labels[torch.repeat_interleave(indptr.diff()), indices] = 1.0
         loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
@@ -106,8 +106,8 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
     config, model = trainer.config, trainer.model
     with torch.no_grad():
         model.entity.mul_(3.0)  # away from zero gradients
-    hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
-    objective = Objective(config, hrt, GRAPH.num_entities, sides)
+    inverses_of = GRAPH.num_relations if model.has_inverses else None
+    objective = Objective(config, GRAPH.train.hrt, GRAPH.num_entities, inverses_of)
     for number in (0, 1):  # tail, head; or both of each
         batch = objective.batch(number)
         loss = sum(objective(model, batch))
@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
         exact = type(inner)(model.entity.detach().double(), model.relation.detach().double())
         exact.gamma = getattr(model, "gamma", 0.0)
         exact.requires_grad_()
-        expected = plain_loss(objective, config, exact, batch, hrt)
+        expected = plain_loss(objective, config, exact, batch)
         expected.backward()
         torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
         for ours, theirs in ((found, exact.entity.grad), (relation, exact.relation.grad)):

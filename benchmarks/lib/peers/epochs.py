@@ -80,7 +80,7 @@ class Dense:
         self.queries = len(both)
         self.entity = nn.Parameter(inner.entity.detach().clone())
         self.relation = nn.Parameter(inner.relation.detach().clone())
-        self.batches = Batches.of_triples(both, work.batch, seed=0, sides=("tail",))
+        self.batches = Batches(both, work.batch, seed=0, sides=("tail",))
         self._optimizer = torch.optim.Adagrad([self.entity, self.relation], LR, fused=True)
         self._of_rows: Callable[[Tensor, Tensor, Tensor], Tensor] = self._loss
         if is_compiled:

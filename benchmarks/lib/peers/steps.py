@@ -122,7 +122,7 @@ class Plain:
         trainer = work.trainer()
         self.model: Any = trainer.model
         hrt, config = trainer.dataset.train.hrt, trainer.config
-        self._batches = Batches.of_triples(hrt, work.batch, config.seed)
+        self._batches = Batches(hrt, work.batch, config.seed)
         self._negatives = Negatives(
             trainer.dataset.num_entities, work.negatives, config.seed, shared=not work.per_row
         )

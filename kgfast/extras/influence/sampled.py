@@ -22,7 +22,7 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, RSCF, SIDES, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
-from kgfast.training import Batch, Negatives, Objective, asked_of, loss_of
+from kgfast.training import Batch, Negatives, Objective, loss_of
 from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
@@ -54,8 +54,9 @@ class Replay:
         self._has_inverses = model.reciprocal
         hrt = graph.train.hrt.cpu()
         self._num_triples = len(hrt)
-        self._hrt, sides = asked_of(hrt, self._num_relations, self._has_inverses)
-        self._objective = Objective(self._config, self._hrt, self._num_entities, sides)
+        inverses_of = self._num_relations if self._has_inverses else None
+        self._objective = Objective(self._config, hrt, self._num_entities, inverses_of)
+        self._hrt = self._objective.hrt
 
     def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
         """Return training examples with the negatives of the epoch that the checkpoint is in."""
@@ -68,7 +69,7 @@ class Replay:
         negatives = torch.empty(count, size, dtype=torch.int64, device=device)
         mask = torch.ones(count, size, dtype=torch.bool, device=device)
         factor = torch.ones(count, dtype=torch.float32, device=device)
-        epoch = batches.epoch(max(0, self._step - 1))
+        epoch = max(0, self._step - 1) // batches.per_epoch
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
             side, of_batch = batches.rows_of(number)
             at = place[of_batch]

@@ -10,7 +10,6 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import ExampleQueries, Examples
 from kgfast.extras.influence.sampled import Replay
-from kgfast.training.data import asked_of
 from kgfast.training.objective import Objective
 from support.influences import assert_close, flat
 from support.small_runs import trainer_of
@@ -148,13 +147,13 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     stages = stages_of(run, None, None, None, "cpu", False)
     checkpoint = stages.checkpoints[0]
     origin, model = checkpoint.origin, checkpoint.open().requires_grad_(False)
-    hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
-    objective = Objective(origin.config, hrt, GRAPH.num_entities, sides)
+    inverses_of = GRAPH.num_relations if model.has_inverses else None
+    objective = Objective(origin.config, GRAPH.train.hrt, GRAPH.num_entities, inverses_of)
     of_example = {}
     for ids, drawn in drawn_again(checkpoint):
         rows = gradients_of(model, drawn, stages.loss)
         of_example.update(zip(ids.tolist(), rows, strict=True))
-    epoch = objective.batches.epoch(origin.step - 1)
+    epoch = (origin.step - 1) // objective.batches.per_epoch
     numbers = range(epoch * objective.batches.per_epoch, (epoch + 1) * objective.batches.per_epoch)
     assert origin.step - 1 in numbers
     for number in numbers:
