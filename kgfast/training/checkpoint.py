@@ -2,7 +2,7 @@
 
 A file is a safetensors file. The header holds a CRC-32 of the content, which detects damage, and,
 in a checkpoint, everything that is no tensor as JSON. Tensors are written and read in blocks, so
-that tables larger than memory, in files or in shards, are written and read like all others.
+that tables larger than memory are written and read like all others.
 """
 
 import json
@@ -10,7 +10,6 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping
 def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
     """Write a file of safetensors block by block, with a checksum in its header."""
     header: dict[str, Any] = {"__metadata__": {_CHECKSUM: _UNKNOWN, **metadata}}
-    names, end = _in_order(tensors), 0
+    # In this order no number lies across its alignment.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    end = 0
     for name in names:
         rows, start = tensors[name], end
         end += math.prod(rows.shape) * rows.dtype.itemsize
@@ -93,11 +94,6 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
         facts = {name: [header[name]["dtype"], header[name]["shape"]] for name in names}
         file.seek(8 + text.index(_UNKNOWN.encode()))
         file.write(_checksum(metadata, facts, checksums).encode())
-
-
-def _in_order(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names in the order of a file, in which no number lies across its alignment."""
-    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
 
 
 def blocks(rows: Any) -> Iterator[Tensor]:
@@ -145,52 +141,44 @@ def load(
     """
     tensors: dict[str, Tensor] = {}
     facts, checksums = {}, {}
-    with _opened(path) as (file, meta):
-        for name in file.keys():  # noqa: SIM118, no mapping
-            stored = file.get_slice(name)
-            shape = stored.get_shape()
-            facts[name], checksums[name], start = [stored.get_dtype(), shape], 0, 0
-            for block in _read(file, name, stored):
-                checksums[name] = zlib.crc32(_bytes(block), checksums[name])
-                if not shape:
-                    tensors[name] = block
-                    continue
-                if not start:
-                    has_room = len(shape) == 2 and block.dtype == torch.float32
-                    tensors[name] = room(shape) if room and has_room else block.new_empty(shape)
-                tensors[name][start : start + len(block)] = block
-                start += len(block)
-        metadata = file.metadata()
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            meta = _meta(path, metadata)
+            for name in file.keys():  # noqa: SIM118, no mapping
+                stored = file.get_slice(name)
+                facts[name] = [stored.get_dtype(), stored.get_shape()]
+                checksums[name], start = 0, 0
+                for block in _read(file, name, stored.get_shape()):
+                    checksums[name] = zlib.crc32(_bytes(block), checksums[name])
+                    if not block.ndim:
+                        tensors[name] = block
+                        continue
+                    if not start:
+                        has_room = block.ndim == 2 and block.dtype == torch.float32
+                        make = room if room and has_room else block.new_empty
+                        tensors[name] = make(stored.get_shape())
+                    tensors[name][start : start + len(block)] = block
+                    start += len(block)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
     if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):
         raise ValueError(f"{path}: damaged: the checksum is not that of the content")
     return tensors, meta
 
 
-def _read(file: Any, name: str, stored: Any) -> Iterator[Tensor]:
-    shape = stored.get_shape()
+def _read(file: Any, name: str, shape: list[int]) -> Iterator[Tensor]:
     if math.prod(shape) <= _BLOCK // 8:
         yield file.get_tensor(name)
         return
     step = max(1, _BLOCK // (8 * math.prod(shape[1:])))
     for start in range(0, shape[0], step):
-        yield stored[start : start + step]
+        yield file.get_slice(name)[start : start + step]
 
 
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such checkpoint")
-    if not path.is_file():
-        raise ValueError(f"{path}: a {'folder' if path.is_dir() else 'device'}, not a checkpoint")
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file, _meta(path, file.metadata() or {})
-    except SafetensorError as error:
-        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
-
-
-def _meta(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         stored = json.loads(metadata[_KEY])
         version, meta = stored["version"], stored["meta"]
@@ -212,8 +200,8 @@ def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     >>> list(of_part("model", {"model.entity": Tensor(), "optim.entity.step": Tensor()}))
     ['entity']
     """
-    pairs = (name.partition(".") for name in tensors)
-    return {name: tensors[f"{part}.{name}"] for first, _, name in pairs if first == part}
+    start = f"{part}."
+    return {name.removeprefix(start): it for name, it in tensors.items() if name.startswith(start)}
 
 
 def check_tensors(name: str, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

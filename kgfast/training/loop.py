@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.identity import names_digest
-from kgfast.eval.metrics import HITS
+from kgfast.eval.metrics import HITS, metric_named
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
@@ -29,13 +29,13 @@ from kgfast.training.callbacks import Callback
 from kgfast.training.checkpoint import of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.data import Batch, BatchesAhead
+from kgfast.training.data import BatchesAhead
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs, Row
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.state import Resumable, State, gain
+from kgfast.training.state import Resumable, State
 from kgfast.whole_files import write_whole
 
 Metrics = dict[str, float]
@@ -47,6 +47,10 @@ class Run:
     ``assignment`` divides the run among processes. ``folder`` takes logs and checkpoints; without
     one nothing is written.
 
+    Where kernels run beside the host, as on a GPU, no step waits for the device: ids are checked
+    here, once, a thread makes batches, and losses are summed on the device and read for the log,
+    evaluations and checkpoints.
+
     Attributes
     ----------
     state : State
@@ -54,13 +58,6 @@ class Run:
         Number of steps of the whole run.
     resumed : bool
         True if the run was resumed from a checkpoint.
-
-    Notes
-    -----
-    On a device such as a GPU, where kernels run beside the host, this class does not wait for the
-    device in a step. Ids are checked here, once, and :class:`~kgfast.training.data.BatchesAhead`
-    makes batches. Losses are summed on the device. :meth:`read_losses` reads them for each row of
-    the log, and before the model is evaluated or saved. Steps still wait for other processes.
     """
 
     def __init__(
@@ -99,7 +96,9 @@ class Run:
             isinstance(module, nn.Dropout | nn.Dropout2d) for module in modules
         )
         self._is_deferred = get_backend(backend_for(device)).defers_checks
-        self._ahead = BatchesAhead(self._objective.batch, device) if self._is_deferred else None
+        self._ahead = BatchesAhead(self._objective.batch, device)
+        is_ahead = self._is_deferred or device.type != "cpu"
+        self._batch = self._ahead.take if is_ahead else self._objective.batch
         # A user's own code may make ids that are not checked.
         self._values = Values.FORCED if runs_own_code else Values.TRUSTED
         self._leaves_cores_to_kernels = (
@@ -198,12 +197,6 @@ class Run:
         assert total is not None
         return total
 
-    def _batch(self, number: int) -> Batch:
-        if self._ahead is not None:
-            return self._ahead.take(number)
-        batch, device = self._objective.batch(number), self._model.entity.device
-        return batch if device.type == "cpu" else batch.to(device)
-
     def _rate(self, step: int) -> float:
         return rate(self._config.sched, self._config.optim.lr, step, self.steps)
 
@@ -232,8 +225,7 @@ class Run:
 
     def close(self) -> None:
         """End the thread that makes batches, if there is one; later steps start another."""
-        if self._ahead is not None:
-            self._ahead.close()
+        self._ahead.close()
 
     def is_over(self) -> bool:
         """Return whether the run has made all steps or stopped early."""
@@ -264,12 +256,11 @@ class Run:
 
     def _heading(self) -> str:
         """Say in a line what is trained, where, and from which step on."""
-        data, model, count = self._dataset, self._model, self._assignment.size
+        data, model = self._dataset, self._model
         names = " of ".join(type(it).__name__ for it in model.modules() if isinstance(it, Model))
         words = [
             f"{names}, dim {model.dim}; {data.num_entities:,} entities, {data.num_relations:,} "
-            f"relations, {len(data.train):,} triples; {self.steps:,} steps",
-            f"{model.entity.device}" + (f" in each of {count} processes" if count > 1 else ""),
+            f"relations, {len(data.train):,} triples; {self.steps:,} steps; {model.entity.device}"
         ]
         words += [] if self._folder is None else [f"{self._folder.path}"]
         words += [f"resumed after step {self.state.step:,}"] if self.resumed else []
@@ -319,16 +310,17 @@ class Run:
         """Evaluate on valid, log the metrics, save the best model; return the rows of the log."""
         metrics, submodels = self.evaluated("valid")
         state, train = self.state, self._config.train
+        best, is_lower = state.best, metric_named(train.save_best_metric).lower_is_better
         rows: list[Row] = [{"dim": int(dim), **row} for dim, row in submodels.items()]
         rows = [self._log({"split": "valid", **row}) for row in rows or [metrics]]
         bar.evaluated(state.step, metrics, submodels)
         value = metrics[train.save_best_metric]
         state.in_vain += 1
-        if gain(train.save_best_metric, value, state.best) > 0:
+        if best is None or (value < best if is_lower else value > best):
             state.best, state.best_step, state.in_vain = value, state.step, 0
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
-                self._write(self._folder.best, of_model=True)
+                self._save(self._folder.best, of_model=True)
         stop = train.early_stopping
         state.stopped_early = stop is not None and state.in_vain >= stop.patience
         return rows
@@ -340,11 +332,7 @@ class Run:
         self.read_losses()
         if first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
-        if path is not None:
-            self._write(path, of_model=of_model)
-
-    def _write(self, path: Path, *, of_model: bool) -> None:
-        if self._assignment.leads:
+        if path is not None and self._assignment.leads:
             save(path, *self._resumable.stored(self.state, of_model=of_model))
 
     def load_best(self) -> int:

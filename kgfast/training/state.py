@@ -1,26 +1,16 @@
 """The state of a run: one dict of checked numbers, and tensors; both as a checkpoint holds them."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from kgfast.eval.metrics import metric_named
 from kgfast.models import Model
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Stored, check_tensors, of_part
 from kgfast.training.config import Config
 from kgfast.training.optimizer import Optimizer
-
-
-def gain(metric: str, value: float, best: float | None) -> float:
-    """Return the gain of a value over the best so far; infinity if there is none."""
-    if best is None:
-        return math.inf
-    return best - value if metric_named(metric).lower_is_better else value - best
 
 
 class State(BaseModel):
@@ -49,17 +39,15 @@ class State(BaseModel):
         Traceback (most recent call last):
         ValueError: state.step: Input should be a valid integer; got '3'
         """
-        if not isinstance(values, Mapping):
-            raise ValueError(f"state must be a mapping; got {shown(values)}")
-        for name in cls.model_fields:
-            if name not in values:
-                raise ValueError(f"state.{name} is missing")
         try:
-            return cls.model_validate(dict(values))
+            state = cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("state", *first["loc"])))
             raise ValueError(f"{where}: {first['msg']}; got {shown(first['input'])}") from None
+        for name in cls.model_fields.keys() - state.model_fields_set:
+            raise ValueError(f"state.{name} is missing")
+        return state
 
 
 @dataclass(frozen=True)

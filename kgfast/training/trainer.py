@@ -30,7 +30,6 @@ from kgfast.training.build import (
 )
 from kgfast.training.callbacks import Callback
 from kgfast.training.config import Config
-from kgfast.training.divergence import first_bad_row
 from kgfast.training.loop import Run
 from kgfast.training.run_folder import RunFolder, check_same_graph
 from kgfast.whole_files import write_whole
@@ -249,7 +248,11 @@ class Trainer:
                 check_same_graph(graph, self.dataset)
                 self.dataset = replace(graph, name=self.dataset.name)
             else:
-                _check_valid(self.config, self.dataset)
+                if self.config.train.early_stopping is not None and not len(self.dataset.valid):
+                    raise ValueError(
+                        "train.early_stopping: needs evaluations, but dataset "
+                        f"{shown(self.dataset.name)} has no valid triples"
+                    )
             yield Run(
                 self.config,
                 self.dataset,
@@ -285,8 +288,6 @@ class Trainer:
         if result.steps != run.state.step:  # the run was resumed, and then killed
             return None
         run.load_best()
-        if first_bad_row(self.model) is not None:  # ranking raises, and names the row
-            return None
         if self.progress and self.assignment.leads:
             print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
         return result
@@ -333,11 +334,3 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _check_valid(config: Config, dataset: Dataset) -> None:
-    if config.train.early_stopping is not None and not len(dataset.valid):
-        raise ValueError(
-            f"train.early_stopping: needs evaluations, but dataset {shown(dataset.name)} has no "
-            "valid triples"
-        )

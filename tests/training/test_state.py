@@ -12,7 +12,7 @@ from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
 from kgfast.training.loop import rate
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import State, gain
+from kgfast.training.state import State
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -138,9 +138,3 @@ def test_rates_of_each_schedule(sched, expected):
     steps = len(expected)
     found = [rate(SchedConfig(**sched), 2.0, step, steps) for step in range(steps)]
     assert found == pytest.approx(expected)
-
-
-def test_gains():
-    assert gain("mr", 10.0, 12.0) == 2.0
-    assert gain("mrr", 0.5, None) == math.inf
-    assert not gain("mrr", math.nan, 0.2) > 0
