@@ -61,9 +61,9 @@ class Asked:
             )
         return self.targets if values is None else values
 
-    def queries(self, dim: int | None = None) -> Tensor:
-        """Return the queries ``[B, F]``, or the queries of a crop."""
-        return queries_at(self.model, self.anchors, self.relations, self.side, dim)
+    def queries(self) -> Tensor:
+        """Return the queries ``[B, F]``."""
+        return queries_at(self.model, self.anchors, self.relations, self.side, None)
 
     def queries_of(self, dims: Sequence[int]) -> list[Tensor]:
         """Return the queries of several crops."""

@@ -72,9 +72,7 @@ class BCELoss(EntitiesLoss):
         Parameters
         ----------
         model : Model
-            Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
-            ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if the
-            model has one.
+            Any :class:`kgfast.models.RankableModel`; ``gamma`` is added to scores if given.
         triples : Triples, Tensor, array, or tuple of Tensor
             int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
             relations for side ``tail``, tails and relations for ``head``. With inverse relations,
@@ -90,8 +88,7 @@ class BCELoss(EntitiesLoss):
         Raises
         ------
         ValueError, TypeError
-            For arguments that do not fit the model, a row without positives, an id out of range, a
-            NaN or an infinity; the message names the first offending row.
+            As :func:`kgfast.ops.bce`, and for arguments that do not fit the model.
         """
         asked, queries, arguments = self._read(model, triples, side)
         a, c = self.labels(model.num_entities)

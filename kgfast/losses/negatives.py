@@ -124,11 +124,10 @@ class NegativesLoss(Loss):
         return self._of(positive, negative, weights, mask)
 
     def _check_weights(self, weights: Tensor | None, positive: Tensor) -> None:
-        if weights is None:
-            return
-        if not self.takes_weights:
-            raise ValueError(f"{type(self).__name__} takes no weights")
-        check_weights(weights, positive)
+        if weights is not None:
+            if not self.takes_weights:
+                raise ValueError(f"{type(self).__name__} takes no weights")
+            check_weights(weights, positive)
 
     def _of(
         self, positive: Tensor, negative: Tensor, weights: Tensor | None, mask: Tensor | None
@@ -142,16 +141,13 @@ class NegativesLoss(Loss):
         rows = self.of_rows(positive, sums)
         if weights is not None:
             return reduced(rows * weights, weights.sum(), self.reduction)
-        pairs: Tensor | int = negative.shape[-2] * negative.shape[-1]
-        if mask is not None:
-            pairs = mask.sum()
+        pairs = negative.shape[-2:].numel() if mask is None else mask.sum()
         return reduced(rows, self.divisor(rows.shape[-1], pairs), self.reduction)
 
     def divisor(self, num_positives: int, num_negatives: Tensor | int) -> Tensor | int:
         """Return the divisor of the sum of rows for a mean."""
-        if self.mean_over == "rows":
-            return num_positives
-        return num_negatives + (num_positives if self.mean_over == "scores" else 0)
+        both = num_negatives + num_positives
+        return {"rows": num_positives, "pairs": num_negatives, "scores": both}[self.mean_over]
 
 
 def masked(terms: Tensor, mask: Tensor | None) -> Tensor:

@@ -53,7 +53,8 @@ def check_index(
     """Check the type, shape and device of an index into rows that errors call ``whose``."""
     check_tensor(name, index, (torch.int64,))
     check_shape(name, index, shape)
-    check_device(name, index, like, whose)
+    if index.device != like.device:
+        check_device(name, index, like, whose)
 
 
 def check_number(name: str, value: Any) -> None:

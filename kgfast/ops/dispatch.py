@@ -44,12 +44,7 @@ def use_backend(name: str) -> Iterator[None]:
     Parameters
     ----------
     name : {"reference", "cpu", "triton"}
-        ``triton`` on CPU tensors needs ``TRITON_INTERPRET=1``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such backend.
+        ``triton`` on CPU tensors needs ``TRITON_INTERPRET=1``; a ValueError for another name.
 
     Examples
     --------
@@ -81,9 +76,8 @@ def serving(backend: Backend) -> Iterator[None]:
 def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
     """Leave torch one thread inside a ``with`` block, so that kernels have the cores of a CPU.
 
-    After a parallel operator, torch's threads spin for milliseconds on the cores that the next
-    kernel needs. Use this block around steps with only small operators of torch. The setting has
-    an effect only for a ``device`` that is a CPU.
+    After a parallel operator, torch's threads spin on the cores that the next kernel needs. Use
+    this block around steps with only small operators of torch, on a ``device`` that is a CPU.
 
     Examples
     --------
@@ -100,12 +94,8 @@ def backend_for(device: torch.device) -> str:
 
     :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. The default is
     ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm tensors. If that backend is not
-    installed, ``reference`` serves, with one warning.
-
-    Raises
-    ------
-    ValueError
-        For another device, and if the forced backend does not exist or cannot serve this device.
+    installed, ``reference`` serves, with one warning. A ValueError says that a forced backend does
+    not exist or cannot serve the device.
     """
     name, missing = find_backend(device)
     if missing is not None and device.type not in _BACKEND_OF:
@@ -140,7 +130,6 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
 def _found(
     forced: str | None, device: str, interprets: bool, has_extension: bool
 ) -> tuple[str, str | None]:
-    """Return :func:`find_backend` for the state of the process that decides."""
     if not forced:
         name = _BACKEND_OF.get(device)
         if name is None:
@@ -170,7 +159,6 @@ def _checked_backend(name: str, source: str) -> str:
 
 @cache
 def _module(name: str) -> Any:
-    """Import a module of ``kgfast.kernels``; a cache, since asking Python each time is slower."""
     return import_module(f"kgfast.kernels.{name}")
 
 

@@ -36,16 +36,13 @@ def bce(
 
         rows = sum_j softplus(x_j) - c sum_j x_j - a sum_{j positive} x_j
 
-    The loss is differentiable once in queries, candidates and bias. The backward runs on the
-    backend of the forward and computes scores again, chunk by chunk. Two runs give equal bits.
+    The loss is differentiable once in queries, candidates and bias, on the backend of the forward.
+    Two runs give equal bits.
 
     Parameters
     ----------
-    queries : Tensor
-        ``[B, F]`` float32; half precision is cast to float32. Float64 is computed in float64, by
-        the reference backend.
-    candidates : Tensor
-        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    queries, candidates
+        ``[B, F]`` and ``[N, G]``, as in :func:`kgfast.ops.pairwise_scores`.
     bias : Tensor or None
         ``[N]`` or ``[1]`` floating point, added to scores last. A margin gamma goes here. -inf
         leaves a candidate out. Such a candidate must not be a positive, and ``label_c`` must be 0.
@@ -58,13 +55,11 @@ def bce(
     score : str
         ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
     divisor : float, optional
-        Positive: return the sum of the rows, divided. Gradients that are needed are then made
-        together with the value, so scores are swept once and not twice, unless table or bias are
-        in half precision or the call is compiled.
+        Positive: return the sum of the rows, divided. Scores are then swept once for value and
+        gradients, unless table or bias are in half precision or the call is compiled.
     precision : {"float32", "bf16"}
-        ``bf16``, only for ``dot`` and float32 queries, rounds queries, candidates and the gradient
-        of the scores to bfloat16 in products, which are summed in float32. ``bf16`` is for GPUs:
-        the CPU multiplies in float32, and a warning says so once.
+        ``bf16``, for ``dot`` and float32 queries on GPUs, rounds queries, candidates and the
+        gradient of the scores to bfloat16 in products, which are summed in float32.
 
     Returns
     -------
@@ -74,9 +69,8 @@ def bce(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit, a row without positives, a precision or
-        divisor that does not fit, and a NaN or an infinity that takes part
-        (:mod:`kgfast.ops.values`); the message names the argument and the first offending row.
+        For an argument that does not fit, a row without positives, and a NaN or an infinity that
+        takes part (:mod:`kgfast.ops.values`); the message names argument and row.
 
     Examples
     --------
@@ -111,7 +105,7 @@ def cross_entropy(
 
         rows = logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
 
-    All else, errors included, is as in :func:`bce`.
+    The result, errors and all else are as in :func:`bce`.
 
     Parameters
     ----------
@@ -121,11 +115,6 @@ def cross_entropy(
         ``[B]`` int64 in ``0 .. N-1``.
     label_smoothing : float
         Smoothing eps, in ``[0, 1)``.
-
-    Returns
-    -------
-    Tensor
-        Row losses ``[B]``, or a scalar; float32, float64 for float64 queries.
 
     Examples
     --------

@@ -27,9 +27,9 @@ def rank_counts(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Count, per query, the candidates above the target and the candidates equal to it.
 
-    The counts are exact: pairs are compared by their canonical float64 scores
-    (:mod:`kgfast.kernels.scores`), so every backend returns the same integers. Filtered counts are
-    ``greater - greater_excluded`` and ``equal - equal_excluded``.
+    Pairs are compared by canonical float64 scores (:mod:`kgfast.kernels.scores`): every backend
+    returns the same integers. Filtered counts are ``greater - greater_excluded`` and ``equal -
+    equal_excluded``.
 
     Parameters
     ----------

@@ -1,17 +1,16 @@
 """Register operators with torch.library; the parameters of a function are the schema.
 
 A parameter may be a structure, such as :class:`~kgfast.kernels.operands.Operands`: the schema has
-the fields of the structure one by one, and the function gets the structure again. So a new field
-of ``Operands`` is an argument of every operator.
+the fields of the structure one by one, and the function gets the structure again.
 
-``torch.library.custom_op`` would do the rest. But the first call imports the compiler, which takes
+``torch.library.custom_op`` would do the rest, but its first call imports the compiler, which takes
 two CPU seconds and 160 MB in every process.
 """
 
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from types import NoneType
 from typing import (
     Any,
@@ -28,11 +27,11 @@ from typing import (
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.operands import Panels
 from kgfast.kernels.scores import SCORES, Score
-from kgfast.ops.differentiable import is_transformed, no_autocast
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.row_gradients import RowGradients
 
@@ -61,9 +60,8 @@ class Operator(Generic[P, R]):
     """Function that is ``torch.ops.kgfast.<name>``; the gradient is a second operator.
 
     The ``body`` returns new tensors: none shares storage with another or with an argument. With
-    ``waits``, the host may wait for the device in the body, as checks of values do. The tag
-    ``cudagraph_unsafe`` then keeps the operator out of CUDA graphs. With ``results``, the body
-    returns so many tensors, or None for some.
+    ``waits``, the host may wait for the device in the body: the operator stays out of CUDA graphs.
+    With ``results``, the body returns so many tensors, or None for some.
     """
 
     def __init__(
@@ -92,7 +90,9 @@ class Operator(Generic[P, R]):
         vars(torch.ops.kgfast).pop(name, None)  # torch 2.10 would call the former operator
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
         arguments = ", ".join(f"{leaf.type} {leaf.name}" for leaf in leaves)
-        returns = ", ".join(["Tensor"] * (results or _count(hints["return"])))
+        if not results and (returned := hints["return"]) is not Tensor:  # a tuple, or a NamedTuple
+            results = len(getattr(returned, "_fields", get_args(returned)))
+        returns = ", ".join(["Tensor"] * (results or 1))
         tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
         library.define(f"{name}({arguments}) -> ({returns})", tags=tags)
         library.impl(name, self._run, "CompositeExplicitAutograd")
@@ -102,7 +102,7 @@ class Operator(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the operator through torch."""
-        if is_transformed():
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             raise NotImplementedError(
                 "operators of kgfast have neither a forward-mode derivative nor transforms of "
                 "torch.func (grad, vmap, jvp, hessian): use backward() or torch.autograd.grad"
@@ -124,12 +124,11 @@ class Operator(Generic[P, R]):
     def gradient(self, *wrt: str, rows: bool = False) -> Callable[[Body], "Operator[..., Any]"]:
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
 
-        The function's parameters are ``grad``, which is the gradient of the first result; the last
-        results, by any name or as a structure; some of the parameters of this operator; and
-        ``need``, a bool for each of the tensors ``wrt``, which are named by their fields. The
-        function returns a gradient for each, None if not needed. With ``rows``, the function has
-        the parameters ``sparse`` and ``backend``, and returns int64 ids as the last result: if
-        ``sparse``, the rows in the table's gradient.
+        The function's parameters are ``grad``, of the first result; the last results, by any name
+        or as a structure; some of the parameters of this operator; and ``need``, a bool for each of
+        the tensors ``wrt``, named by their fields. The function returns a gradient for each, None
+        if not needed. With ``rows``, the function has the parameters ``sparse`` and ``backend``,
+        and returns int64 ids last: if ``sparse``, the rows in the table's gradient.
         """
 
         def register(function: Body) -> Operator[..., Any]:
@@ -175,8 +174,11 @@ class Operator(Generic[P, R]):
 
     def serve(self, *values: Any) -> Any:
         """Run the body without autocast."""
-        with no_autocast(values[0].device):
-            made: Any = self.body(*self._built(*values))  # type: ignore[call-arg]
+        kind = values[0].device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self.serve(*values)
+        made: Any = self.body(*self._built(*values))  # type: ignore[call-arg]
         if self._results:
             made = [values[0].new_empty(0) if tensor is None else tensor for tensor in made]
             made = made[0] if self._results == 1 else tuple(made)
@@ -294,23 +296,17 @@ def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
     if kind in _SCHEMA_TYPES:
         return [leaf], leaf.name
     hints = get_type_hints(kind)
-    names = [it.name for it in fields(kind) if it.init] if is_dataclass(kind) else kind._fields
-    parts = [_parsed(hints[name], f"{path}.{name}") for name in names]
-    leaves = [leaf for some, _ in parts for leaf in some]
+    names = getattr(kind, "_fields", None) or [each.name for each in fields(kind) if each.init]
+    parsed = [_parsed(hints[name], f"{path}.{name}") for name in names]
+    leaves = [leaf for some, _ in parsed for leaf in some]
     _KINDS[kind.__name__] = kind
-    expression = f"{kind.__name__}({', '.join(it for _, it in parts)})"
+    expression = f"{kind.__name__}({', '.join(built for _, built in parsed)})"
     if optional:
         expression = f"(None if {leaves[0].name} is None else {expression})"
-        leaves = [
-            _Leaf(it.path, f"(None if {path} is None else {it.read})", it.type.rstrip("?") + "?")
-            for it in leaves
-        ]
+        for place, (of, read, type_) in enumerate(leaves):
+            read = f"(None if {path} is None else {read})"
+            leaves[place] = _Leaf(of, read, type_.rstrip("?") + "?")
     return leaves, expression
-
-
-def _count(returned: Any) -> int:
-    """Count the tensors that an annotation names: a tensor, a tuple, or a NamedTuple."""
-    return 1 if returned is Tensor else len(getattr(returned, "_fields", get_args(returned)))
 
 
 def _no_fake(*values: Any) -> Any:

@@ -1,9 +1,8 @@
 """Row gradients of a table, in one form for losses, which make them, and optimizers.
 
-Autograd carries tensors only, so the form is a ``torch.sparse_coo`` gradient. On the CPU the
-gradient is coalesced: ids ascend, and none occurs twice. No second sort or check is needed. On a
-GPU the host would wait for the number of distinct ids. So there the gradient has as many rows as
-were read, in any order. Consumers sum the rows of each id (:meth:`RowGradients.of`).
+Autograd carries tensors only, so the form is a ``torch.sparse_coo`` gradient, on the CPU
+coalesced. On a GPU the host would wait for the number of distinct ids: there the gradient has as
+many rows as were read, in any order, and consumers sum the rows of an id (:meth:`RowGradients.of`).
 """
 
 from collections.abc import Callable, Sequence
@@ -53,17 +52,10 @@ class RowGradients:
     def of(cls, gradient: Tensor) -> "RowGradients":
         """View the gradient that a loss with ``sparse=True`` leaves in a table.
 
-        Parameters
-        ----------
-        gradient : Tensor
-            ``torch.sparse_coo [N, G]`` with one sparse axis. If ids ascend, the tensors are shared.
-            Any other gradient, such as a sum of gradients, is coalesced first. On a GPU the rows of
-            an id are summed in order, and the host does not wait.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For a dense gradient, or a gradient with sparse rows.
+        ``gradient`` is ``torch.sparse_coo [N, G]`` with one sparse axis, else a TypeError or
+        ValueError is raised. If ids ascend, the tensors are shared. Any other gradient, such as a
+        sum of gradients, is coalesced first. On a GPU the rows of an id are summed in order, and
+        the host does not wait.
         """
         layout = getattr(gradient, "layout", type(gradient).__name__)
         if layout != torch.sparse_coo:
@@ -113,8 +105,8 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     """Add gradients of rows ``(ids [*], rows [*, G])`` in a fixed order.
 
     If ``first`` has all rows, the others are added to ``first`` in place, and ``first`` is the
-    result; else the result has new tensors. Without ``first``, ``others`` must not be empty. On a
-    GPU all gradients are summed anew, so that the ids of ``first`` may also be in any order.
+    result. Without ``first``, ``others`` must not be empty. On a GPU all gradients are summed anew,
+    and the ids of ``first`` may be in any order.
     """
     parts = [*others] if first is None else [(first.ids, first.rows), *others]
     sums = _sums_for(parts[0][1])
@@ -159,10 +151,9 @@ def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
     """Read rows of a table; all gradients reach the table as one gradient of rows.
 
     The results are the table ``[N, G]``, for an operator of kgfast, and rows ``[*, G]`` for each of
-    the int64 ``ids``. All their gradients become one gradient of the table. This gradient is
-    sparse, in the form of this module, unless the operator's gradient is dense. If dense, or on the
-    CPU, the other gradients are added to the operator's gradient in place, so nothing else may hold
-    that gradient.
+    the int64 ``ids``. The gradient of the table is sparse, unless the operator's gradient is dense.
+    If dense, or on the CPU, other gradients are added to the operator's gradient in place: nothing
+    else may hold that gradient.
     """
     refuse_sparse("losses")
     rows: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]

@@ -59,17 +59,13 @@ def update_rows(
         ids = ids.contiguous()
         if checks_values() or not backend.defers_checks:
             check_ids("ids", ids, len(table))
-            _check_order(ids, repeats=repeats and backend.defers_checks)
+            if not (repeats and backend.defers_checks):
+                check_unique("ids", ids)
+            elif len(falls := (ids[1:] < ids[:-1]).nonzero()):
+                row = 1 + int(falls[0])
+                raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
     if gradients.numel():
         kernels = kernel_of(backend, "row_updates")
         update = kernels.adam if isinstance(step, AdamStep) else kernels.adagrad
         update(tables, ids, gradients.resolve_neg(), step)
         torch.autograd.graph.increment_version(tables)
-
-
-def _check_order(ids: Tensor, *, repeats: bool) -> None:
-    if not repeats:
-        check_unique("ids", ids)
-    elif bool((ids[1:] < ids[:-1]).any()):
-        row = 1 + int((ids[1:] < ids[:-1]).nonzero()[0])
-        raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")

@@ -64,13 +64,10 @@ def prepare(candidates: Prepared, checks: Checks) -> Prepared:
     if ids is None:
         return candidates
     safe = check_ids("candidate_ids", ids, candidates.num_rows, checks)
-    checks.require(lambda: _are_distinct(ids), lambda: check_unique("candidate_ids", ids))
+    checks.require(
+        lambda: (ids.sort().values.diff() != 0).all(), lambda: check_unique("candidate_ids", ids)
+    )
     return Prepared(candidates.table, candidates.score, candidates.bias, candidates.factor, safe)
-
-
-def _are_distinct(ids: Tensor) -> Tensor:
-    ordered = ids.sort().values
-    return (ordered[1:] != ordered[:-1]).all()
 
 
 def operands_of(

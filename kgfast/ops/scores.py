@@ -25,9 +25,8 @@ def pairwise_scores(
 ) -> Tensor:
     """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
 
-    Scores are differentiable once in queries, candidates, factor and bias. The backward runs on the
-    backend of the forward and computes again what is not stored. If a query equals a candidate, a
-    distance has gradient 0. Two runs give equal bits.
+    Scores are differentiable once in all tensors, on the backend of the forward. If a query equals
+    a candidate, a distance has gradient 0. Two runs give equal bits.
 
     Parameters
     ----------
@@ -78,8 +77,8 @@ def indexed_scores(
 ) -> Tensor:
     """Score each query with its own rows of a table, gathered inside the kernel.
 
-    The function is :func:`kgfast.ops.pairwise_scores` with a list of candidates per query. Ids may
-    repeat: the gradients of a row are summed in a fixed order.
+    Ids may repeat: the gradients of a row are summed in a fixed order. All else is as in
+    :func:`kgfast.ops.pairwise_scores`.
 
     Parameters
     ----------
@@ -88,13 +87,10 @@ def indexed_scores(
     index : Tensor
         ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
     sparse : bool
-        Make a ``torch.sparse_coo`` gradient of only the rows in the index, instead of a dense
-        gradient; see :class:`kgfast.RowGradients`. The gradient is coalesced: each row once,
-        ascending. On a GPU ids may repeat, with rows of zeros. Not available under
-        ``torch.compile``.
+        Make a ``torch.sparse_coo`` gradient of only the rows in the index: see
+        :class:`kgfast.RowGradients`. Not available under ``torch.compile``.
     besides : Tensor, optional
-        int64 ``[*]``: with ``sparse``, more rows of the gradient. Other gradients of these rows can
-        then be added in place.
+        int64 ``[*]``: more rows of a sparse gradient, so that gradients can be added in place.
 
     Returns
     -------
@@ -129,7 +125,6 @@ def indexed_scores(
 def _scores(
     operands: Operands, index: Tensor | None, sparse: bool, besides: Tensor | None, backend: str
 ) -> Tensor:
-    """Score all pairs, or those of an index; ``sparse`` and ``besides`` are of the gradient."""
     shape = _shape(operands, index)
     if not (shape[-1] and shape[-2]):
         return common.empty_scores(operands.queries, shape)

@@ -39,7 +39,7 @@ def topk(
     Parameters
     ----------
     queries : Tensor
-        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
+        ``[B, F]`` float32 or float64; half precision is cast to float32.
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     k : int
@@ -52,16 +52,14 @@ def topk(
         ``[N]`` or ``[1]`` floating point, added to scores last; finite, like all numbers that take
         part (:mod:`kgfast.ops.values`).
     factor : Tensor, optional
-        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: queries hold ``q | w | a`` with a
-        factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`). The factor may end with the
-        widest crop.
+        ``[N, D]``, or as wide as the widest crop: ``b`` of the ``rscf_*`` scores, whose queries
+        hold ``q | w | a`` with a factor, and ``q | w`` without (:mod:`kgfast.kernels.scores`).
     dims : sequence of int, optional
         Increasing crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
         ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
     pad : bool
-        Fill the answers of queries with fewer than ``k`` candidates with the id -1 and the score
-        -inf, instead of raising an error.
+        Fill answers that a query lacks with the id -1 and the score -inf, and raise no error.
 
     Returns
     -------
@@ -111,21 +109,15 @@ def _topk(operands: Operands, k: int, known: Known | None, pad: bool) -> tuple[T
     scores, ids = run.topk(operands, k, known, checks)
     known_answers = 0 if known is None else len(known.indices)
     if not pad and k > operands.candidates.num_candidates - known_answers:
-        _check_full(ids, k)
+        rows = ids if ids.ndim == 2 else ids[0]  # crops agree
+        short = (rows[:, -1] < 0).nonzero()
+        if len(short):
+            row = int(short[0])
+            raise ValueError(
+                f"k must be at most the number of candidates left to each query: queries[{row}] "
+                f"has {int((rows[row] >= 0).sum())}, k is {k} (pad=True fills the rest with id -1)"
+            )
     return scores, ids
-
-
-def _check_full(ids: Tensor, k: int) -> None:
-    """Check that every query has ``k`` candidates, from ids ``[..., B, k]``; crops agree."""
-    rows = ids if ids.ndim == 2 else ids[0]
-    short = (rows[:, -1] < 0).nonzero()
-    if len(short):
-        row = int(short[0])
-        left = int((rows[row] >= 0).sum())
-        raise ValueError(
-            f"k must be at most the number of candidates left to each query: queries[{row}] has "
-            f"{left}, k is {k} (pad=True fills the rest with id -1)"
-        )
 
 
 @_topk.fake

@@ -111,7 +111,7 @@ def test_cross_entropy_with_weights_is_that_of_torch(side):
 @EACH_MODEL
 @SIDES
 @pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
-@pytest.mark.parametrize("dims", [None, [2, 6, 3]], ids=["full", "crops"])
+@pytest.mark.parametrize("dims", [None, [2, 3, 6]], ids=["full", "crops"])
 @pytest.mark.usefixtures("backend")
 def test_sampled_scores(name, side, pool, dims):
     model, triples, negatives = MODELS[name](), some_triples(), some_negatives(pool)
