@@ -193,8 +193,9 @@ class TestPredict:
         loaded = kgfast.load_run(trained[0])
         ids = [loaded.vocabulary.entities["e3"], loaded.vocabulary.relations["next"]]
         known = loaded.dataset.known()
-        top = kgfast.topk(loaded.model, heads=[ids[0]], relations=ids[1], k=4, known=known)
-        assert [(it["tail"], it["score"]) for it in found] == top.named(loaded.vocabulary)[0]
+        asked = {"heads": [ids[0]], "relations": ids[1], "known": known}
+        top = kgfast.topk(loaded.model, **asked, k=4, vocabulary=loaded.vocabulary)
+        assert [(it["tail"], it["score"]) for it in found] == top[0]
         assert all((it["head"], it["relation"]) == ("e3", "next") for it in found)
         assert "e4" not in [it["tail"] for it in found]  # a known answer
 

@@ -32,7 +32,6 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("formats")
     kgfast.save(model(), folder / "tables")
     kgfast.KnownTriples([(0, 1, 2)]).save(folder / "known")
-    kgfast.Index(model()).save(folder / "index.safetensors")
     graph = synthetic(20, 2, 60, 6, 6)
     Trainer(Config.from_dict(CONFIG), folder / "run", dataset=graph, progress=False).fit()
     return folder
@@ -57,12 +56,6 @@ FORMATS = [
         ("", '"version": {}', 1),
         lambda folder: kgfast.KnownTriples.open(folder / "known"),
         "known.json: this kgfast reads 'kgfast known triples' of version 1, not .*9.: build the",
-    ),
-    (
-        "index.safetensors",
-        ("kgfast_index", '"version": {}', 1),
-        lambda folder: kgfast.Index.load(folder / "index.safetensors", model()),
-        "index.safetensors: an index of version 9; this kgfast reads 1: make the index",
     ),
 ]
 

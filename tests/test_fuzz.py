@@ -17,7 +17,6 @@ from support.sampled import threads
 KINDS = {
     "rank": evaluations.rank,
     "topk": evaluations.topk,
-    "neighbours": evaluations.neighbours,
     "losses of samples": model_losses.sampled,
     "losses of all": model_losses.whole,
     "invalid operands": invalid.operators,

@@ -168,9 +168,6 @@ def rankings():
         found += [top.ids, top.scores]
         above = kgfast.above(model, top.scores[:, 1], heads=[0, 1], relations=[2, 3], known=known)
         found += [above.indptr, above.ids, above.scores]
-        for metric in ("cosine", "l2"):
-            near = kgfast.neighbours(model, [0, 3], 4, metric=metric)
-            found += [near.ids, near.scores]
         index = kgfast.Index(model)
         found += kgfast.rank(model, TRIPLES, known=known, index=index).greater
     many = torch.full((1, 1), 40_001, dtype=torch.int64, device="cpu")

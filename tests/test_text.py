@@ -78,11 +78,12 @@ def test_control_characters_of_names_are_shown_escaped(control):
 @pytest.mark.parametrize("k", [1, 3, 12])
 def test_predictions_fit_a_screen_of_80_columns(k):
     top = topk(model(), heads=range(7), relations=0, k=k)
-    named = top.named((long_names("entity", 30), long_names("relation", 3)))
+    names = long_names("entity", 30), long_names("relation", 3)
+    named = topk(model(), heads=range(7), relations=0, k=k, vocabulary=names)
     for shown in (top, named, topk(model(), tails=range(7), relations=0, k=k)):
         assert widest(shown) <= WIDTH
         assert all(re.search(r"\)  \S", line) for line in repr(shown).splitlines()[1:6])
-    assert ("..." in repr(top[:1])) == (k > 4)
+    assert (", ..." in repr(top)) == (k > 4)
 
 
 def test_predictions_that_run_out_of_answers():

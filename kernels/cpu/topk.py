@@ -23,12 +23,14 @@ def topk(
     operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
-    queries, crops = operands.queries, operands.crops
-    scores = queries.new_empty((len(crops), len(queries), k))
-    ids = queries.new_empty(scores.shape, dtype=torch.int64)
+    queries, crops, shape = operands.queries, operands.crops, (operands.num_queries, k)
+    shape = shape if operands.dims is None else (len(crops), *shape)
+    scores = torch.empty(shape, dtype=queries.dtype, device="cpu")
+    ids = torch.empty(shape, dtype=torch.int64, device="cpu")
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     kernel = extension.topk if lists is None else partial(extension.list_topk, lists=lists)
-    for dim, best, best_ids in zip(crops, scores.unbind(), ids.unbind(), strict=True):
+    each = [(scores, ids)] if operands.dims is None else zip(scores, ids, strict=True)
+    for dim, (best, best_ids) in zip(crops, each, strict=True):
         raise_nonfinite(
             kernel(
                 *arguments,
@@ -40,7 +42,7 @@ def topk(
                 ids=best_ids,
             )
         )
-    return (best, best_ids) if operands.dims is None else (scores, ids)
+    return scores, ids
 
 
 def list_topk(

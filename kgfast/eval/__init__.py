@@ -1,12 +1,11 @@
-"""Ranking, prediction and neighbours: ``rank()``, ``topk()``, and others, with their results."""
+"""Ranking and prediction: ``rank()``, ``topk()``, and others, with their results."""
 
-from kgfast.eval.answers import AnswersAbove, Facts, Neighbours, Predictions
+from kgfast.eval.answers import AnswersAbove, Facts, Predictions
 from kgfast.eval.classification import Classification, ClassMetrics, classify
 from kgfast.eval.comparison import compare
 from kgfast.eval.facts import top_facts
 from kgfast.eval.index import Index
 from kgfast.eval.intervals import Interval
-from kgfast.eval.neighbour_search import neighbours
 from kgfast.eval.prediction import above, topk
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.ranking import rank
@@ -21,7 +20,6 @@ __all__ = [
     "GroupedRanks",
     "Index",
     "Interval",
-    "Neighbours",
     "Predictions",
     "RankType",
     "Ranks",
@@ -30,7 +28,6 @@ __all__ = [
     "classify",
     "compare",
     "evaluating",
-    "neighbours",
     "rank",
     "top_facts",
     "topk",

@@ -1,9 +1,8 @@
 """Results of searches: facts, and answers to queries, with names, as text and as tables."""
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from kgfast.text import WIDTH, shortened
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Metric = Literal["cosine", "dot", "l1", "l2"]
 _NAME = 17  # columns of a name in a repr: a query and an answer fit a line
+_ANSWERS = 5  # answers to a query, and queries, in a repr
 
 
 class SearchResult(ABC):
@@ -26,7 +25,7 @@ class SearchResult(ABC):
 
     scores: Tensor
     _vocabularies: Names
-    _shown = 5  # rows of a repr
+    _shown = _ANSWERS  # rows of a repr
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -44,18 +43,6 @@ class SearchResult(ABC):
     def __repr__(self) -> str:
         lines = [self._line(row) for row in range(min(len(self), self._shown))]
         return "\n".join([self._title(), *lines, *["..."] * (len(self) > self._shown)])
-
-    def named(self, vocabulary: VocabularyLike | None) -> Self:
-        """Return the result with names, which the repr and tables then show.
-
-        Parameters
-        ----------
-        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples
-            Names of entities and relations; each may be None.
-        """
-        found = copy.copy(self)
-        found._vocabularies = names_of(vocabulary)
-        return found
 
     def columns(self, vocabulary: VocabularyLike | None = None) -> dict[str, Any]:
         """Return columns of all rows: query, ids or names, rank, score, and labels of names.
@@ -97,9 +84,8 @@ class Facts(SearchResult):
     Examples
     --------
     >>> import torch
-    >>> from kgfast import Vocabulary
-    >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
-    >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
+    >>> names = ["cat", "mouse"], ["eats"]
+    >>> Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]), vocabulary=names)
     1 fact
     (cat, eats, mouse)  -0.5
     """
@@ -128,66 +114,25 @@ class Facts(SearchResult):
 
 
 class Answers(SearchResult):
-    """Answers to each of B queries, in ``tensors`` that are attributes."""
+    """Answers to each of B queries (h, r, ?), (?, r, t) or (h, ?, t)."""
 
-    tensors: tuple[str, ...]
     ids: Tensor
-
-    @abstractmethod
-    def _row(self, row: int) -> tuple[Tensor, Tensor]:
-        """Return ids and scores of the answers to a query."""
-
-    @abstractmethod
-    def _question(self, row: int) -> str: ...
-
-    @abstractmethod
-    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
-        """Return the columns of answers ``ids`` and their queries."""
-
-    def to(self, device: torch.device | str) -> Self:
-        return self._of(lambda values: values.to(device))
-
-    def _of(self, some: Callable[[Tensor], Tensor]) -> Self:
-        found = copy.copy(self)
-        for name in self.tensors:
-            setattr(found, name, some(getattr(self, name)))
-        return found
-
-    @property
-    def _names_of_answers(self) -> Vocabulary | None:
-        return self._vocabularies[0]
-
-    def _pairs(self, row: int) -> list[tuple[Any, float]]:
-        """Return the (answer, score) pairs of a query."""
-        ids, scores = self._row(row)
-        names = self._names_of_answers
-        listed = ids.tolist() if names is None else names.names_of(ids)
-        return list(zip(listed, scores.tolist(), strict=True))
-
-    def _line(self, row: int) -> str:
-        ids, scores = (values.tolist() for values in self._row(row))
-        answers = [
-            f"{_text(id, self._names_of_answers)} {_score_text(score)}"
-            for id, score in zip(ids[: self._shown], scores, strict=False)
-        ]
-        line = question = self._question(row)
-        for count in range(1, len(answers) + 1):
-            dots = ", ..." if count < len(ids) else ""
-            longer = f"{question}  {', '.join(answers[:count])}{dots}"
-            if count > 1 and len(longer) > WIDTH:
-                break
-            line = longer
-        return line
-
-
-class _OfTriples(Answers):
-    """Answers to queries (h, r, ?), (?, r, t) or (h, ?, t)."""
 
     def __init__(
         self, anchors: Tensor, others: Tensor, side: Side, vocabulary: VocabularyLike | None
     ) -> None:
         self.anchors, self._others, self.side = anchors, others, side
         self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def __getitem__(self, row: int) -> list[tuple[Any, float]]:
+        """Return the (answer, score) pairs of one query."""
+        ids, scores = self._row(range(len(self))[row])
+        names = self._names_of_answers
+        listed = ids.tolist() if names is None else names.names_of(ids)
+        return list(zip(listed, scores.tolist(), strict=True))
 
     @property
     def heads(self) -> Tensor | None:
@@ -204,51 +149,41 @@ class _OfTriples(Answers):
         """Tails of the queries; None where tails are predicted."""
         return {"head": self.anchors, "relation": self._others}.get(self.side)
 
-    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
-        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
-        return {name: ids if own is None else own[query] for name, own in queries.items()}
+    @abstractmethod
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Return ids and scores of the answers to a query."""
 
     @property
     def _names_of_answers(self) -> Vocabulary | None:
         return self._vocabularies[1 if self.side == "relation" else 0]
 
-    def _question(self, row: int) -> str:
-        ids = (self.heads, self.relations, self.tails)
-        return _triple([None if own is None else int(own[row]) for own in ids], self._vocabularies)
+    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
+        """Return the columns of answers ``ids`` and their queries."""
+        queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
+        return {name: ids if given is None else given[query] for name, given in queries.items()}
+
+    def _line(self, row: int) -> str:
+        ids, scores = (values.tolist() for values in self._row(row))
+        answers = [
+            f"{_text(id, self._names_of_answers)} {_score_text(score)}"
+            for id, score in zip(ids[:_ANSWERS], scores, strict=False)
+        ]
+        queries = (self.heads, self.relations, self.tails)
+        triple = [None if given is None else int(given[row]) for given in queries]
+        line = question = _triple(triple, self._vocabularies)
+        for count in range(1, len(answers) + 1):
+            dots = ", ..." if count < len(ids) else ""
+            longer = f"{question}  {', '.join(answers[:count])}{dots}"
+            if count > 1 and len(longer) > WIDTH:
+                break
+            line = longer
+        return line
 
     def _kind(self) -> str:
         return f"{len(self):,} {self.side} {'query' if len(self) == 1 else 'queries'}"
 
 
-class _Best(Answers):
-    """Best ``k`` answers to each of B queries: ``scores`` and ``ids [B, k]``, -1 for none."""
-
-    @property
-    def k(self) -> int:
-        """Number of answers to each query."""
-        return self.ids.shape[1]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the (answer, score) pairs of one query, or the answers to some queries."""
-        if isinstance(index, int):
-            return self._pairs(index)
-        return self._of(lambda values: values[index])
-
-    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
-        is_answer = self.ids >= 0
-        query, place = is_answer.nonzero(as_tuple=True)
-        numbers = {"rank": (place + 1).tolist(), "score": score_column(self.scores[is_answer])}
-        return {"query": query.tolist()}, self._ids_of(self.ids[is_answer], query), numbers
-
-    def _row(self, row: int) -> tuple[Tensor, Tensor]:
-        is_answer = self.ids[row] >= 0
-        return self.ids[row][is_answer], self.scores[row][is_answer]
-
-
-class Predictions(_OfTriples, _Best):
+class Predictions(Answers):
     """Best ``k`` answers to each of B queries.
 
     Attributes
@@ -269,17 +204,14 @@ class Predictions(_OfTriples, _Best):
     Examples
     --------
     >>> import torch
-    >>> top = Predictions(torch.tensor([[0.0, -1.0]]), torch.tensor([[1, 0]]),
-    ...                   torch.tensor([0]), torch.tensor([0]), "tail")
-    >>> top[0]
-    [(1, 0.0), (0, -1.0)]
-    >>> from kgfast import Vocabulary
-    >>> top.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
+    >>> top = Predictions(torch.tensor([[0.0, -1.0]]), torch.tensor([[1, 0]]), torch.tensor([0]),
+    ...                   torch.tensor([0]), "tail", vocabulary=(["cat", "mouse"], ["eats"]))
+    >>> top
     Predictions of 1 tail query, k = 2
     (cat, eats, ?)  mouse 0, cat -1
+    >>> top[0]
+    [('mouse', 0.0), ('cat', -1.0)]
     """
-
-    tensors = ("scores", "ids", "anchors", "_others")
 
     def __init__(
         self,
@@ -294,11 +226,26 @@ class Predictions(_OfTriples, _Best):
         super().__init__(anchors, others, side, vocabulary)
         self.scores, self.ids = scores, ids
 
+    @property
+    def k(self) -> int:
+        """Number of answers to each query."""
+        return self.ids.shape[1]
+
+    def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        is_answer = self.ids >= 0
+        query, place = is_answer.nonzero(as_tuple=True)
+        numbers = {"rank": (place + 1).tolist(), "score": score_column(self.scores[is_answer])}
+        return {"query": query.tolist()}, self._ids_of(self.ids[is_answer], query), numbers
+
+    def _row(self, row: int) -> tuple[Tensor, Tensor]:
+        is_answer = self.ids[row] >= 0
+        return self.ids[row][is_answer], self.scores[row][is_answer]
+
     def _title(self) -> str:
         return f"Predictions of {self._kind()}, k = {self.k:,}"
 
 
-class AnswersAbove(_OfTriples):
+class AnswersAbove(Answers):
     """All answers to each of B queries with scores that reach a threshold, as CSR.
 
     Attributes
@@ -325,8 +272,6 @@ class AnswersAbove(_OfTriples):
     [(1, 1.0), (4, 1.0)]
     """
 
-    tensors = ("indptr", "ids", "scores", "anchors", "_others")
-
     def __init__(
         self,
         indptr: Tensor,
@@ -341,74 +286,18 @@ class AnswersAbove(_OfTriples):
         super().__init__(anchors, others, side, vocabulary)
         self.indptr, self.ids, self.scores = indptr, ids, scores
 
-    def __len__(self) -> int:
-        return len(self.anchors)
-
-    def __getitem__(self, row: int) -> list[tuple[Any, float]]:
-        """Return the (answer, score) pairs of one query, ids ascending."""
-        return self._pairs(range(len(self))[row])
-
     def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
         query = torch.repeat_interleave(self.indptr.diff(), output_size=len(self.ids))
         numbers = {"score": score_column(self.scores)}
         return {"query": query.tolist()}, self._ids_of(self.ids, query), numbers
 
     def _row(self, row: int) -> tuple[Tensor, Tensor]:
-        own = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
-        return self.ids[own], self.scores[own]
+        answers = slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+        return self.ids[answers], self.scores[answers]
 
     def _title(self) -> str:
         answers = "answer" if len(self.ids) == 1 else "answers"
         return f"{len(self.ids):,} {answers} to {self._kind()}"
-
-
-class Neighbours(_Best):
-    """The ``k`` nearest entities to each of Q entities.
-
-    Attributes
-    ----------
-    scores : Tensor
-        ``[Q, k]``, from closest to farthest; float32, float64 for float64 tables.
-    ids : Tensor
-        int64 ``[Q, k]``, the entities of these scores.
-    entities : Tensor
-        int64 ``[Q]``, the entities that were given.
-    metric : {"cosine", "dot", "l1", "l2"}
-        Kind of the scores; higher is closer.
-
-    Examples
-    --------
-    >>> near = Neighbours(torch.tensor([[0.5]]), torch.tensor([[1]]), torch.tensor([0]), "cosine")
-    >>> near[0]
-    [(1, 0.5)]
-    >>> near.named((["cat", "mouse"], None))
-    Neighbours of 1 entity by cosine, k = 1
-    cat  mouse 0.5
-    """
-
-    tensors = ("scores", "ids", "entities")
-
-    def __init__(
-        self,
-        scores: Tensor,
-        ids: Tensor,
-        entities: Tensor,
-        metric: Metric,
-        *,
-        vocabulary: VocabularyLike | None = None,
-    ) -> None:
-        self.scores, self.ids, self.entities, self.metric = scores, ids, entities, metric
-        self._vocabularies = names_of(vocabulary)
-
-    def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
-        return {"entity": self.entities[query], "neighbour": ids}
-
-    def _question(self, row: int) -> str:
-        return _text(int(self.entities[row]), self._vocabularies[0])
-
-    def _title(self) -> str:
-        entities = "entity" if len(self) == 1 else "entities"
-        return f"Neighbours of {len(self):,} {entities} by {self.metric}, k = {self.k:,}"
 
 
 def _score_text(score: float) -> str:

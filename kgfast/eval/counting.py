@@ -15,9 +15,9 @@ from kgfast.eval.candidates import (
     digest_of,
     pool_sizes,
 )
-from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
-from kgfast.eval.queries import CPU, Queries, moved, roles_of
+from kgfast.eval.queries import CPU, Queries, moved, places, roles_of
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.kernels.operands import Known
@@ -32,15 +32,14 @@ _WAITING = 1 << 17  # queries with counts on a device at a time: 6 MiB
 class CountsSoFar(SoFar):
     """Counts of candidates that beat or equal the targets, int64 ``[6, C, B]``."""
 
-    def __init__(self, section: JobSection, source: CandidateSource, queries: Queries) -> None:
-        self.section, self.queries, self.source = section, queries, source
+    def open(self) -> None:
+        source, queries = self.source, self.queries
         shape = (KINDS, source.num_crops, len(queries.rows))
         self.counts = torch.zeros(shape, dtype=torch.int64, device=source.home)
         known, targets = queries.known, queries.targets
         assert known is not None
         assert targets is not None
-        ids = source.sorted_ids if queries.ids is None else queries.ids
-        sizes = pool_sizes(known, targets, source.num_rows, ids, queries.lists)
+        sizes = pool_sizes(known, targets, source.num_rows, source.ids_of(queries), queries.lists)
         self.counts[4], self.counts[5] = sizes
 
     def take(self, block: Any) -> None:
@@ -103,8 +102,7 @@ class Ranking(Job):
     @property
     def facts(self) -> dict[str, str]:
         given = {section.side: section.given for section in self.sections}
-        return {
-            "vocabularies": names_in_words(self.names),
+        return super().facts | {
             "triples": f"{len(self.hrt):,} triples {digest(self.hrt)}",
             "sides": ", ".join(self.sides),
             "candidate_ids": " and ".join(map(digest_of, given.values())),
@@ -113,7 +111,7 @@ class Ranking(Job):
         }
 
     @property
-    def result_bytes(self) -> int:
+    def result_bytes(self) -> int:  # type: ignore[override]
         return 104 * max(map(len, self.crops)) + 64
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
@@ -121,8 +119,7 @@ class Ranking(Job):
         if not len(self.hrt):
             return ()
         if len(self.hrt) == 1 or isinstance(section.given, ListedIds):
-            rows = torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
-            return (self.some(section, rows, home),)
+            return (self.some(section, places(len(self.hrt)), home),)
         anchors, others, _ = roles_of(self.hrt, section.side)
         rows = (others * int(self.model.num_entities) + anchors).argsort(stable=True)
         return (self.some(section, rows, home),)
@@ -156,9 +153,8 @@ class Ranking(Job):
         found = known.exclude(queries.anchors, queries.others, side, **options)
         return Known(*(moved(part, home) for part in found))
 
-    def put(self, result: SoFar) -> None:
+    def put(self, result: CountsSoFar) -> None:
         """Keep counts; counts on a device wait there, so that the host seldom does."""
-        assert isinstance(result, CountsSoFar)
         if result.counts.device.type == "cpu":
             group, column = result.section.place
             self.counts[group][:, :, result.queries.rows, column] = result.counts

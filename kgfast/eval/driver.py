@@ -9,22 +9,22 @@ with a file all that fit into memory.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kgfast.eval.candidates import ListedIds, checked_candidates
 from kgfast.eval.functions import Scored
-from kgfast.eval.index import Index
+from kgfast.eval.index import Index, check_index
 from kgfast.eval.job import Job, JobSection, SoFar
-from kgfast.eval.preparation import evaluating
-from kgfast.eval.queries import CPU, shared
+from kgfast.eval.preparation import check_rankable, evaluating
+from kgfast.eval.queries import shared
 from kgfast.eval.row_sources import InRows
 from kgfast.eval.rows import RowReader, entity_table, own_reader
 from kgfast.eval.sources import CandidateSource, InMemory
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.relations import blocks_at
 from kgfast.ops.values import refuse_unchecked
 from kgfast.progress import progress_bar
@@ -61,14 +61,17 @@ class Call:
         label: str,
         steps: Any = None,
         *,
+        dims: Any = None,
         max_memory: int | str | None = None,
         index: Index | None = None,
         progress: bool = False,
     ) -> None:
+        check_rankable(model)
+        if index is not None:
+            check_index(index, dims)
         self.model, self.steps, self.index = model, steps, index
-        self._bar = progress, label
+        self._label = label if progress and getattr(steps, "rank", 0) == 0 else None
         self.reader: RowReader | None = None  # rows that are read in blocks; None: all in memory
-        self._table: Rows | None = None
         self._per_pass: int | None = None  # queries of a pass
         self._pairs: int | None = None  # pairs of queries and listed candidates of a pass
         self._shares: Any = None
@@ -80,9 +83,9 @@ class Call:
                     raise ValueError(f"{name}: several processes read their own rows in place")
             return
         self._table = entity_table(model)
-        if self._table is not None and index is not None:
-            raise ValueError("index: the entities of this model are read from files, in blocks")
         if self._table is not None:
+            if index is not None:
+                raise ValueError("index: the entities of this model are read from files, in blocks")
             self._limit = memory_limit(max_memory)
         elif max_memory is not None:
             raise ValueError(
@@ -90,25 +93,20 @@ class Call:
                 "are read in place, within 64 MiB"
             )
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the rows of a collective call."""
-        assert self.reader is not None
-        return torch.device(self.reader.table.device)
-
     def run(self, job: Job) -> None:
         """Drive a job through all blocks."""
         refuse_unchecked(f"{job.name}()")
-        with evaluating(self.model), ExitStack() as stack:
+        with evaluating(self.model):
             if self.steps is not None:
                 self._join(job)
             elif self._table is not None:
                 self._divide(job, self._table)
-            advance, (is_shown, label) = None, self._bar
-            if is_shown and getattr(self.steps, "rank", 0) == 0:
+            if self._label is None:
+                self._drive(job)
+            else:
                 count = job.num_queries * len(job.sections)
-                advance = stack.enter_context(progress_bar(True, label, count))
-            self._drive(job, advance)
+                with progress_bar(True, self._label, count) as advance:
+                    self._drive(job, advance)
             if self._shares is not None:
                 job.join(self._shares)
 
@@ -121,7 +119,8 @@ class Call:
 
     def _divide(self, job: Job, table: Rows) -> None:
         """Divide memory among rows of a file and queries."""
-        query_bytes = 3 * 8 * table.shape[1] + job.result_bytes + 32 * (_mean_answers(job) + 1)
+        answers = int(max(job.mean_answers(section, _FEW) for section in job.sections))
+        query_bytes = 3 * 8 * table.shape[1] + job.result_bytes + 32 * (answers + 1)
         stored, count = table.row_bytes, len(table)
         row_bytes = max(1, BUFFERS * stored + 8 + 8 * int(self.model.dim))  # with factor and id
         if self._limit < row_bytes + query_bytes:
@@ -140,11 +139,7 @@ class Call:
         assert self.reader is not None
         for section in job.sections:
             job.begin(self._source(job, section))
-        facts = job.facts | {
-            "batch_size": str(job.batch_size),
-            "whether known answers are left out": str(job.known is not None),
-        }
-        self._shares = self.steps.shares(self.model, self.reader, facts)
+        self._shares = self.steps.shares(self.model, self.reader, job.facts)
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops
@@ -197,14 +192,12 @@ class Call:
             job.begin(source)
             size = min(size, source.batch_size)
             has_lists = isinstance(section.given, ListedIds)
-            chains = self._per_pass is not None and self.reader is not None and not has_lists
+            chains = self._per_pass is not None and not has_lists
             if waiting and not chains:
                 self._pass(job, waiting, advance)
                 waiting, filled = [], 0
             for queries in job.queries(section, source.home, size):
-                batches = [queries]
-                if len(queries.rows) > size - filled:
-                    batches = queries.batches(size - filled, size)
+                batches = queries.batches(size - filled, size)
                 if self._shares is not None:
                     batches = self._shares.share_of(batches)
                 for batch in batches:
@@ -212,8 +205,8 @@ class Call:
                     parts = [batch]
                     if section.given is not None:
                         parts = shared(batch, section.given, source)
-                    for each in parts:
-                        waiting.append(job.start(section, source, each))
+                    for part in parts:
+                        waiting.append(job.start(job, section, source, part))
                     filled += len(batch.rows)
                     if not (chains and filled < size):
                         self._pass(job, waiting, advance)
@@ -228,53 +221,44 @@ class Call:
 
         Results have one source, or sources that read one file.
         """
-        source = results[0].source
+        source, shares = results[0].source, self._shares
         if not source.has_lists and len(results) > 1:  # each list has blocks of its own
             for result in results:
                 self._pass(job, [result], advance)
             return
-        shares = self._shares
         if shares is None:
             for result in results:
                 result.source.prepare(result.queries)
-            self._read(results, advance)
+            _read(results, advance)
         else:
             shares.prepare(results)
-            shares.together(lambda: self._read(results, advance))
+            shares.together(lambda: _read(results, advance))
         for result in results:
             if shares is not None:
                 result.join(shares)
             result.queries.vectors = None  # not read any more
             job.put(result)
 
-    def _read(self, results: list[SoFar], advance: Advance | None) -> None:
-        """Read all blocks, and report each."""
-        source, done = results[0].source, 0.0
-        for result in results:
-            result.begin()
-        with source.blocks(results) as blocks:
-            for block in blocks:
-                for result in results:
+
+def _read(results: list[SoFar], advance: Advance | None) -> None:
+    """Read all blocks, and report each."""
+    source, done = results[0].source, 0.0
+    for result in results:
+        result.begin()
+    with source.blocks(results) as blocks:
+        for block in blocks:
+            for result in results:
+                try:
                     result.take(block)
-                if advance is not None and isinstance(block, RowBlock):
-                    now = _count(results) * block.stop / source.num_rows
-                    advance(now - done)
-                    done = now
-        if advance is not None:
-            advance(_count(results) - done)
+                except NonFiniteError as error:
+                    raise result.source.named(error, result.queries, block) from None
+            if advance is not None and isinstance(block, RowBlock):
+                now = _count(results) * block.stop / source.num_rows
+                advance(now - done)
+                done = now
+    if advance is not None:
+        advance(_count(results) - done)
 
 
 def _count(results: list[SoFar]) -> int:
     return sum(len(result.queries.rows) for result in results)
-
-
-def _mean_answers(job: Job) -> int:
-    """Return the mean number of known answers to some queries, the largest of all sections."""
-    means = [0.0]
-    for section in job.sections:
-        if job.known is not None and job.num_queries:
-            few = job.sample(section, CPU, _FEW)
-            anchors, others = few.anchors.contiguous(), few.others.contiguous()
-            counts = job.known.counts(anchors, others, section.side)
-            means.append(float(counts.double().mean()))
-    return int(max(means))

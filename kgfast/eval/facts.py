@@ -2,13 +2,10 @@
 
 The search makes all (h, r) in ascending batches. The threshold is the ``k``-th best score so far
 and only rises. Where candidates are in memory, the search finds the best tail of each query, and
-more tails only while the last tail is above the threshold. For dot products, tails are divided into
-classes by norm. A query skips every class with a bound ``|q| max |c|`` below the threshold: for
-trained tables this skips nearly all classes.
+more tails only while the last tail is above the threshold.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,26 +14,18 @@ from torch import Tensor
 from kgfast.eval.answers import Facts
 from kgfast.eval.candidates import checked_ids_of
 from kgfast.eval.driver import Call
-from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
-from kgfast.eval.preparation import check_known, check_names, check_rankable, checked_batch_size
-from kgfast.eval.queries import CPU, Queries
-from kgfast.eval.sources import CandidateSource, InMemory
+from kgfast.eval.job import Job, JobSection, SoFar
+from kgfast.eval.preparation import check_known, check_names, checked_batch_size
+from kgfast.eval.queries import CPU, Queries, places
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.graph.named import Names
-from kgfast.kernels.operands import Prepared
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.ops.values import check_unique
-from kgfast.storage import digest
 
 _ANSWERS = 1 << 20  # answers in memory at once: 16 MiB
 _DEEPER = 8  # factor by which a query's answers grow while the last one is above the threshold
-_ROUNDED = 1 + 1e-6  # more than the rounding error of a product of norms
-_ROWS = 1 << 14  # rows of a table that are widened at once
-_CLASSES, _SMALLEST = 16, 256  # number of classes by norm, and candidates of the smallest
-_SORTED = 1 << 21  # candidates with sorted norms: 32 MiB; more candidates are one class
-_WORTHWHILE = 0.5  # share of the pairs of a batch that classes have to skip
 
 
 def top_facts(
@@ -95,7 +84,7 @@ def top_facts(
     (0, 0, 0)  -1
     (1, 0, 1)  -1
     """
-    check_rankable(model)
+    call = Call(model, "searching", max_memory=max_memory, progress=progress)
     check_known(known)
     check_k(k, None)
     names = names_of(vocabulary)
@@ -106,8 +95,7 @@ def top_facts(
         _axis("relations", relations, *own),
         None if tails is None else _axis("tails", tails, *entities),
     )
-    call = Call(model, "searching", max_memory=max_memory, progress=progress)
-    search = FactSearch(call.model, axes, known, k, checked_batch_size(batch_size, model), names)
+    search = FactSearch(model, axes, known, k, checked_batch_size(batch_size, model), names)
     call.run(search)
     return Facts(search.triples, search.scores.to(search.dtype), vocabulary=names)
 
@@ -121,17 +109,45 @@ def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
     return ids.sort().values
 
 
-@dataclass(frozen=True)
-class _Class:
-    """Candidates with upper bounds of norm and bias."""
+class FactsSoFar(SoFar):
+    """Queries of a batch; answers above the threshold are added to the best facts."""
 
-    ids: Tensor | None = None  # ascending; None: all candidates
-    reach: float = torch.inf  # the largest norm
-    bias: float = 0.0  # the highest bias
+    def open(self) -> None:
+        """Let ties with earlier batches lose, once these are full."""
+        if len(self.job.scores) == self.job.k:
+            self.job.lost = self.job.worst
 
-    def bounds(self, norms: Tensor) -> Tensor:
-        """Return upper bounds of the scores of queries with these norms, ``[B]``."""
-        return norms * (self.reach * _ROUNDED) + self.bias
+    def begin(self) -> None:
+        """Make queries float64, so that the sweep rounds no score."""
+        if self.queries.vectors is not None:
+            vectors = full_precision(self.queries.vectors)
+            self.job.dtype, self.queries.vectors = vectors.dtype, vectors.double()
+
+    def take(self, block: Any) -> None:
+        search, source = self.job, self.source
+        most = min(search.k, source.num_candidates)
+        if not source.is_whole:
+            found = source.best(self.queries, block, most)
+            if found is not None:
+                scores, ids = (values.to(source.home) for values in found)
+                if self.queries.vectors is None and scores.dtype == torch.float64:
+                    search.dtype = torch.float64
+                search.add(self.queries, scores.double(), ids)
+            return
+        rows = torch.arange(len(self.queries), dtype=torch.int64, device=source.home)
+        done, depth = 0, min(1, most)
+        while len(rows) and depth > done:
+            deeper = []
+            for some in rows.split(max(1, _ANSWERS // depth)):
+                queries = self.queries.where(some)
+                queries.known = search.known_of(queries, source)
+                found = source.best(queries, block, depth)
+                assert found is not None
+                scores, ids = found
+                search.add(queries, scores[:, done:], ids[:, done:])
+                goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0)
+                deeper.append(some[goes_on])
+            rows, done, depth = torch.cat(deeper), depth, min(_DEEPER * depth, most)
 
 
 class FactSearch(Job):
@@ -141,6 +157,7 @@ class FactSearch(Job):
     """
 
     name = "top_facts"
+    start = FactsSoFar
 
     def __init__(
         self,
@@ -156,22 +173,13 @@ class FactSearch(Job):
         self.k, self.dtype = k, torch.float32
         self.scores = torch.empty(0, dtype=torch.float64, device=CPU)
         self.triples = torch.empty((0, 3), dtype=torch.int64, device=CPU)
-        self.sides, self.sections = ("tail",), [JobSection("tail", {None: None}, self.tails)]
+        self.sections = [JobSection("tail", {None: None}, self.tails)]
+        self.result_bytes = 6 * 16 * k
         self.lost = -torch.inf  # score that earlier batches have k times
-        self.classes: list[_Class] = []
 
     @property
     def num_queries(self) -> int:
         return len(self.heads) * len(self.relations)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        axes = digest(self.heads, self.relations, self.tails)
-        return {"vocabularies": names_in_words(self.names), "slice": axes, "k": str(self.k)}
-
-    @property
-    def result_bytes(self) -> int:
-        return 6 * 16 * self.k
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterator[Queries]:
         """Yield batches that ascend; within a batch, heads stand relation by relation."""
@@ -185,16 +193,6 @@ class FactSearch(Job):
     def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         width = max(1, len(self.heads))
         return _queries(self.heads[rows % width], self.relations[rows // width], home)
-
-    def begin(self, source: CandidateSource) -> None:
-        """Split candidates into classes."""
-        if isinstance(source, InMemory) and not self.classes:
-            self.classes = _classes(source.prepared)
-
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> "FactsSoFar":
-        if len(self.scores) == self.k:
-            self.lost = self.worst
-        return FactsSoFar(section, queries, source, self)
 
     def put(self, result: SoFar) -> None:
         """Do nothing: results are added to the best facts at once."""
@@ -227,67 +225,8 @@ class FactSearch(Job):
         self.scores, self.triples = scores[order], triples[order]
 
 
-class FactsSoFar(SoFar):
-    """Queries of a batch; answers above the threshold are added to the best facts."""
-
-    def __init__(
-        self, section: JobSection, queries: Queries, source: CandidateSource, search: FactSearch
-    ) -> None:
-        self.section, self.queries, self.source, self.search = section, queries, source, search
-
-    def begin(self) -> None:
-        """Make queries float64, so that the sweep rounds no score."""
-        if self.queries.vectors is not None:
-            vectors = full_precision(self.queries.vectors)
-            self.search.dtype, self.queries.vectors = vectors.dtype, vectors.double()
-
-    def take(self, block: Any) -> None:
-        search, source = self.search, self.source
-        if isinstance(source, InMemory):
-            vectors = self.queries.vectors
-            assert vectors is not None
-            norms = vectors.square().sum(1).sqrt()
-            for one in self._worthwhile(norms):
-                self._deepen(source, one, norms)
-            return
-        found = source.best(self.queries, block, min(search.k, source.num_candidates))
-        if found is None:
-            return
-        scores, ids = (values.to(source.home) for values in found)
-        if self.queries.vectors is None and scores.dtype == torch.float64:
-            search.dtype = torch.float64
-        search.add(self.queries, scores.double(), ids)
-
-    def _worthwhile(self, norms: Tensor) -> list[_Class]:
-        """Return the classes, or one class of all candidates if few pairs can be skipped."""
-        search = self.search
-        left = [(~search.is_below(one.bounds(norms))).double().mean() for one in search.classes]
-        if left and float(torch.stack(left).mean()) <= _WORTHWHILE:
-            return search.classes
-        return [_Class()]
-
-    def _deepen(self, source: InMemory, one: _Class, norms: Tensor) -> None:
-        search, pool = self.search, source.prepared
-        rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
-        most = min(search.k, pool.num_candidates if one.ids is None else len(one.ids))
-        done, depth = 0, min(1, most)
-        while len(rows) and depth > done:
-            deeper = []
-            for some in rows.split(max(1, _ANSWERS // depth)):
-                queries = self.queries.where(some)
-                queries.known = search.known_of(queries, source)
-                answers = source.best(replace(queries, ids=one.ids), pool, depth)
-                assert answers is not None
-                scores, ids = answers
-                search.add(queries, scores[:, done:], ids[:, done:])
-                goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0)
-                deeper.append(some[goes_on])
-            rows, done, depth = torch.cat(deeper), depth, min(_DEEPER * depth, most)
-
-
 def _queries(heads: Tensor, relations: Tensor, home: torch.device) -> Queries:
-    rows = torch.arange(len(heads), dtype=torch.int64, device=CPU)
-    return Queries("tail", rows, heads.to(home), relations.to(home), _words)
+    return Queries("tail", places(len(heads)), heads.to(home), relations.to(home), _words)
 
 
 def _words(queries: Queries, place: int) -> str:
@@ -297,22 +236,3 @@ def _words(queries: Queries, place: int) -> str:
         f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
         "embeddings of the entity or relation or from the filters on them"
     )
-
-
-def _classes(pool: Prepared) -> list[_Class]:
-    """Return classes of candidates by descending norm; none for scores other than dot."""
-    count = pool.num_candidates
-    if pool.score.name != "dot" or not count or count > _SORTED:
-        return []
-    ids = pool.sorted_ids
-    if ids is None:
-        ids = torch.arange(count, dtype=torch.int64, device=pool.table.device)
-    rows = (pool.table[few].double() for few in ids.split(_ROWS))
-    norms = torch.cat([few.square().sum(1).sqrt() for few in rows])
-    size = max(_SMALLEST, -(-count // _CLASSES))
-    classes = []
-    for order in norms.argsort(descending=True).split(size):
-        own = ids[order].sort().values
-        bias = 0.0 if pool.whole_bias is None else float(pool.whole_bias[own].double().max())
-        classes.append(_Class(own, float(norms[order].max()), bias))
-    return classes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kgfast.eval.candidates import checked_candidates
 from kgfast.eval.queries import Queries
-from kgfast.eval.sources import CandidateSource, Found
+from kgfast.eval.sources import Best, CandidateSource
 from kgfast.kernels.operands import Above, Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
@@ -85,7 +85,7 @@ class Scored(CandidateSource):
             found.equal_excluded[crop].index_add_(0, rows, (values == limits).long())
         return found
 
-    def best(self, queries: Queries, block: Block, k: int) -> Found:
+    def best(self, queries: Queries, block: Block, k: int) -> Best:
         scores = self.scores(queries, block)
         ids = block.ids.repeat(len(queries), 1)
         if queries.known is not None:

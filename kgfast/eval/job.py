@@ -29,11 +29,17 @@ class JobSection:
 
 
 class SoFar(ABC):
-    """Results of some queries over the blocks so far."""
+    """Results of some queries of a job over the blocks so far."""
 
-    section: JobSection
-    queries: Queries
-    source: CandidateSource
+    def __init__(
+        self, job: Any, section: JobSection, source: CandidateSource, queries: Queries
+    ) -> None:
+        self.job, self.section, self.source, self.queries = job, section, source, queries
+        self.open()
+
+    @abstractmethod
+    def open(self) -> None:
+        """Make room for the results."""
 
     def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
         """Read the queries once their vectors are made."""
@@ -49,17 +55,18 @@ class SoFar(ABC):
 class Job(ABC):
     """Checked arguments of a call: what is asked of which queries, and how results join.
 
-    ``name`` names the call in errors.
+    ``name`` names the call in errors, and ``start`` begins the results of some queries.
     """
 
     name: str
+    start: type[SoFar]
     model: Any
     known: KnownTriples | None
     names: Names
     batch_size: int
-    sides: tuple[Side, ...]
     sections: list[JobSection]
     allows_nan = False
+    result_bytes = 0  # memory of the results of a query while a file is read
 
     @property
     @abstractmethod
@@ -67,14 +74,14 @@ class Job(ABC):
         """Number of queries of a section."""
 
     @property
-    @abstractmethod
     def facts(self) -> dict[str, str]:
-        """Everything that several processes must agree on besides the model, in words."""
-
-    @property
-    @abstractmethod
-    def result_bytes(self) -> int:
-        """Memory of the results of a query while a file is read."""
+        """Arguments that several processes must agree on, in words."""
+        names = (f"{len(it):,} names {digest(it.names)}" for it in self.names if it is not None)
+        return {
+            "vocabularies": " and ".join(names),
+            "batch_size": str(self.batch_size),
+            "whether known answers are left out": str(self.known is not None),
+        }
 
     @abstractmethod
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
@@ -84,18 +91,18 @@ class Job(ABC):
     def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         """Make the queries of a section at places ``rows``, int64 on the host."""
 
-    def sample(self, section: JobSection, home: torch.device, count: int) -> Queries:
-        """Make some queries of a section, spread evenly."""
-        count = min(count, self.num_queries)
+    def mean_answers(self, section: JobSection, most: int) -> float:
+        """Return the mean number of known answers to at most ``most`` queries, spread evenly."""
+        count = min(most, self.num_queries)
+        if self.known is None or not count:
+            return 0.0
         rows = torch.arange(count, dtype=torch.int64, device=CPU)
-        return self.some(section, rows * self.num_queries // max(1, count), home)
+        few = self.some(section, rows * self.num_queries // count, CPU)
+        anchors, others = few.anchors.contiguous(), few.others.contiguous()
+        return float(self.known.counts(anchors, others, section.side).double().mean())
 
     @abstractmethod
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> SoFar:
-        """Begin the results of some queries."""
-
-    @abstractmethod
-    def put(self, result: SoFar) -> None:
+    def put(self, result: Any) -> None:
         """Keep the results of a pass."""
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
@@ -113,10 +120,3 @@ class Job(ABC):
 
     def finish(self) -> None:  # noqa: B027 - a hook
         """Wait for results, after the last pass."""
-
-
-def names_in_words(names: Names) -> str:
-    """Return vocabularies in words, to be compared."""
-    return " and ".join(
-        "none" if own is None else f"{len(own):,} names {digest(own.names)}" for own in names
-    )

@@ -8,10 +8,9 @@ from kgfast.eval.answers import AnswersAbove, Predictions
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.excluded import ExcludedIds
-from kgfast.eval.index import Index, check_index
-from kgfast.eval.preparation import check_rankable
-from kgfast.eval.searches import AboveSearch, AskedQueries, BestSearch, Search
-from kgfast.graph import IdsLike, KnownTriples, Names, VocabularyLike
+from kgfast.eval.index import Index
+from kgfast.eval.searches import AboveSearch, BestSearch, QueryIds, Search
+from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
 
@@ -100,12 +99,13 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    asked = AskedQueries(heads, relations, tails, vocabulary)
+    queries = QueryIds(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
-    options = {"max_memory": max_memory, "index": index, "progress": progress}
-    arguments = asked, allowed, (dims, batch_size), k, pad
-    found, queries, names = _searched(BestSearch, model, arguments, options)
-    return Predictions(*found, *queries, vocabulary=names)
+    options: dict[str, Any] = {"index": index, "progress": progress}
+    with several("topk") as steps:
+        call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
+        search = BestSearch(model, queries, allowed, (dims, batch_size), k, pad)
+        return Predictions(*_searched(call, search), vocabulary=search.names)
 
 
 def above(
@@ -169,29 +169,18 @@ def above(
     (0, 0, ?)  0 -1, 1 0
     (1, 0, ?)  1 -1, 2 -1
     """
-    asked = AskedQueries(heads, relations, tails, vocabulary)
+    queries = QueryIds(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
-    options = {"max_memory": max_memory, "index": index, "progress": progress}
-    arguments = asked, allowed, (dims, batch_size), threshold, max_results
-    found, queries, names = _searched(AboveSearch, model, arguments, options)
-    return AnswersAbove(*found, *queries, vocabulary=names)
+    options: dict[str, Any] = {"index": index, "progress": progress}
+    call = Call(model, "predicting", dims=dims, max_memory=max_memory, **options)
+    search = AboveSearch(model, queries, allowed, (dims, batch_size), threshold, max_results)
+    return AnswersAbove(*_searched(call, search), vocabulary=search.names)
 
 
-def _searched(
-    kind: type[Search], model: Any, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[Any, Any, Names | None]:
-    """Check the arguments of a kind of search, and search: answers, queries, and names if given."""
-    with several(kind.name) as steps:
-        check_rankable(model)
-        if options["index"] is not None:
-            check_index(options["index"], arguments[2][0])
-        call = Call(model, "predicting", steps, **options)
-        search = kind(call.model, *arguments)
-        call.run(search)
-        found = list(search.collected())
-        search.results = []  # results know the search: memory would wait for the collector
-        if call.steps is not None:  # results are made on the host
-            found = [values.to(call.device) for values in found]
-        home = found[0].device
-        queries = search.anchors.to(home), search.others.to(home), search.section.side
-        return found, queries, None if arguments[0].vocabulary is None else search.names
+def _searched(call: Call, search: Search) -> tuple[Any, ...]:
+    """Search; return the answers, and anchors, others and side of the queries."""
+    call.run(search)
+    answers = search.collected()
+    search.results = []  # results know the search: memory would wait for the collector
+    home = answers[0].device
+    return *answers, search.anchors.to(home), search.others.to(home), search.section.side

@@ -14,6 +14,7 @@ from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import Side
 
 CPU = torch.device("cpu")
+_FIRST = torch.zeros(1, dtype=torch.int64, device=CPU)
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
 
 
@@ -37,8 +38,6 @@ class Queries:
         ``[B, F]``, once made; None for functions.
     target_scores : Tensor or None
         Canonical, float64 ``[C, B]``. None where the sweep scores targets.
-    target_rows : Tensor or None
-        Rows of the distinct targets, ascending, of queries with lists.
     """
 
     side: Side
@@ -52,7 +51,6 @@ class Queries:
     lists: Lists | None = None
     vectors: Tensor | None = None
     target_scores: Tensor | None = None
-    target_rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -119,6 +117,11 @@ def shared(queries: Queries, given: Given, source: Any) -> list[Queries]:
             return [queries.part(slice(row, row + 1), lists.row(row)) for row in rows]
         queries.lists = lists
     return [queries]
+
+
+def places(count: int) -> Tensor:
+    """Return ``0 .. count - 1`` on the host, not to be written to."""
+    return _FIRST if count == 1 else torch.arange(count, dtype=torch.int64, device=CPU)
 
 
 def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,8 +10,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.counting import Ranking
 from kgfast.eval.driver import Call, several
-from kgfast.eval.index import Index, check_index
-from kgfast.eval.preparation import check_rankable
+from kgfast.eval.index import Index
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.graph import KnownTriples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
@@ -117,23 +116,20 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
     [[1.0], [1.5]]
     """
     with several("rank") as steps:
-        check_rankable(model)
-        if index is not None:
-            check_index(index, dims)
+        options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
+        call = Call(model, "ranking", steps, dims=dims, **options)
         if known == "dataset":
             known = triples.known() if isinstance(triples, Dataset) else None
         if isinstance(triples, Dataset):
             vocabulary = triples if vocabulary is None else vocabulary
             triples = triples.test
-        options: dict[str, Any] = {"max_memory": max_memory, "index": index, "progress": progress}
-        call = Call(model, "ranking", steps, **options)
         allowed, more = Allowed(known, candidate_ids), (nan, vocabulary)
-        job = Ranking(call.model, triples, sides, allowed, dims, batch_size, more)
+        job = Ranking(model, triples, sides, allowed, dims, batch_size, more)
         call.run(job)
     ranks = {}
     for crops, counts in zip(job.crops, job.counts, strict=True):
-        for dim, own in zip(crops, counts.unbind(1), strict=True):
-            given = own, job.hrt, job.sides, known, job.names
+        for dim, of_crop in zip(crops, counts.unbind(1), strict=True):
+            given = of_crop, job.hrt, job.sides, known, job.names
             ranks[dim] = ranks_of(*given, is_filtered=known is not None)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):

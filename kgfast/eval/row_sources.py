@@ -58,14 +58,10 @@ class InRows(CandidateSource):
         return evaluated_queries(model, *given, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
-        """Make the queries; score the targets, or read the targets' rows for lists."""
+        """Make the queries; score the targets, unless their rows are read with those of lists."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
-        if queries.targets is None:
-            return
-        if queries.lists is None:
+        if queries.targets is not None and queries.lists is None:
             queries.target_scores = self.target_scores(queries)
-        else:
-            queries.target_rows = self.table.rows(queries.targets.unique())
 
     def target_scores(self, queries: Queries) -> Tensor:
         """Return canonical scores of the targets, float64 ``[C, B]``."""
@@ -81,67 +77,48 @@ class InRows(CandidateSource):
                 operands = operands.of_queries(some)
                 scores.append(run.target_scores(operands, places.to(self.device), self.checks))
             except NonFiniteError as error:
-                raise self._named(error, queries, ids) from None
+                raise self.named(error, queries, ids) from None
         return torch.cat(scores, 1)
 
     def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[RowBlock | Tensor]]:
-        """Open the blocks that hold candidates; for lists, the ids that lists name."""
-        lists = results[0].queries.lists
-        if lists is not None:
-            return nullcontext(iter([lists.indices.unique()]))
+        """Open the blocks that hold candidates; for lists, the ids of lists and targets."""
+        queries = results[0].queries
+        if queries.lists is not None:
+            ids = queries.lists.indices
+            ids = ids if queries.targets is None else torch.cat([ids, queries.targets])
+            return nullcontext(iter([ids.unique()]))
 
         def is_needed(start: int, stop: int) -> bool:
-            pools = (result.source.ids_of(result.queries) for result in results)
-            return any(_holds_some(ids, start, stop) for ids in pools)
+            pools = [result.source.ids_of(result.queries) for result in results]
+            return any(ids is None or len(set(between(ids, start, stop))) > 1 for ids in pools)
 
         return self.reader.blocks(is_needed)
 
     def _located(self, queries: Queries, block: RowBlock | Tensor) -> Located | None:
-        if isinstance(block, Tensor):
-            return self._of_lists(queries, block)
-        ids, start, stop = self.ids_of(queries), block.start, block.stop
-        first, last = (0, 0) if ids is None else between(ids, start, stop)
-        if ids is not None and first == last:
-            return None
-        if self._block is None or self._block[0] is not block:
-            self._block = block, self._made(block.rows, slice(start, stop))
-        candidates, targets, known = self._block[1], queries.targets, queries.known
-        if ids is not None:
-            candidates = candidates.only((ids[first:last] - start).to(self.device))
-        if targets is not None:
-            inside = (targets >= start) & (targets < stop)
-            targets = torch.where(inside, targets - start, -1)
-        known = None if known is None else within(known, start, stop)
-        return self._here(queries, candidates, targets, known)
-
-    def _of_lists(self, queries: Queries, ids: Tensor) -> Located:
-        """Return the rows that lists name; the rows of targets, if any, follow these."""
         targets, known, lists = queries.targets, queries.known, queries.lists
-        assert lists is not None
-        lists = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
-        known = None if known is None else among(known, ids)
-        rows, named = self.table.rows(ids), ids
-        if targets is not None:
-            others, places = targets.unique(return_inverse=True)
-            inside = torch.isin(targets, ids)
-            targets = torch.where(inside, torch.searchsorted(ids, targets), len(ids) + places)
-            assert queries.target_rows is not None
-            named, rows = torch.cat([ids, others]), torch.cat([rows, queries.target_rows])
-        return self._here(queries, self._made(rows, named), targets, known, lists)
-
-    def _here(
-        self,
-        queries: Queries,
-        candidates: Prepared,
-        targets: Tensor | None,
-        known: Known | None,
-        lists: Lists | None = None,
-    ) -> Located:
-        targets = None if targets is None else targets.to(self.device)
-        if known is not None:
-            known = Known(*(ids.to(self.device) for ids in known))
-        if lists is not None:
+        if isinstance(block, Tensor):
+            assert lists is not None
+            candidates = self._made(self.table.rows(block), block)
+            lists = Lists(lists.indptr, torch.searchsorted(block, lists.indices))
             lists = Lists(*(ids.to(self.device) for ids in lists))
+            targets = None if targets is None else torch.searchsorted(block, targets)
+            known = None if known is None else among(known, block)
+        else:
+            ids, start, stop = self.ids_of(queries), block.start, block.stop
+            first, last = (0, 0) if ids is None else between(ids, start, stop)
+            if ids is not None and first == last:
+                return None
+            if self._block is None or self._block[0] is not block:
+                self._block = block, self._made(block.rows, slice(start, stop))
+            candidates = self._block[1]
+            if ids is not None:
+                candidates = candidates.only((ids[first:last] - start).to(self.device))
+            if targets is not None:
+                inside = (targets >= start) & (targets < stop)
+                targets = torch.where(inside, targets - start, -1)
+            known = None if known is None else within(known, start, stop)
+        targets = None if targets is None else targets.to(self.device)
+        known = None if known is None else Known(*(ids.to(self.device) for ids in known))
         return Located(self._operands(queries, candidates), targets, known, lists)
 
     def _operands(self, queries: Queries, candidates: Prepared) -> Operands:
@@ -156,11 +133,12 @@ class InRows(CandidateSource):
             return ids
         return torch.where(ids < 0, ids, block.to(ids.device)[ids.clamp(min=0)])
 
-    @property
+    @cached_property
     def query_width(self) -> int:
-        """Number of columns of a query."""
-        few, score = self._sample, get_score(self.model.score)
-        return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
+        """Number of columns of a query, made of candidates of two rows of zeros."""
+        width = self.table.shape[1]
+        few = self._of_rows(torch.zeros((2, width), dtype=self.table.dtype, device=self.device))
+        return get_score(self.model.score).query_width(width, has_factor=few.factor is not None)
 
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
@@ -171,22 +149,10 @@ class InRows(CandidateSource):
                 "the whole model by kgfast.rank in one process"
             )
         bias = candidates.bias
-        if self._bias_is_of_all and bias is not None and len(bias) > 1:
+        if bias is not None and len(bias) == int(self.model.num_entities) > len(rows):
             candidates = replace(candidates, bias=bias.detach()[which])
         given = self.model, candidates, None, self.dims
         return prepared_candidates(*given, allows_nan=self.allows_nan)
-
-    @cached_property
-    def _sample(self) -> Candidates:
-        """Candidates of two or three rows of zeros."""
-        shape = (2 + (int(self.model.num_entities) == 2), self.table.shape[1])
-        return self._of_rows(torch.zeros(shape, dtype=self.table.dtype, device=self.device))
-
-    @cached_property
-    def _bias_is_of_all(self) -> bool:
-        """True if the bias of some rows' candidates belongs to all entities."""
-        bias = self._sample.bias
-        return bias is not None and len(bias) == int(self.model.num_entities)
 
     def _of_rows(self, rows: Tensor) -> Candidates:
         """Return the candidates of a model of some rows; these may still number all entities."""
@@ -201,14 +167,11 @@ class InRows(CandidateSource):
             )
         return candidates
 
-    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
+    def named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         queries.check_finite()
         if error.row is None or error.name not in ("candidates", "factor", "bias"):
             return error
-        row, ids = error.row, block
-        if isinstance(block, Tensor) and row >= len(block):  # rows of targets follow those of lists
-            row, ids = row - len(block), queries.targets.unique()  # type: ignore[union-attr]
-        row = row + block.start if isinstance(block, RowBlock) else int(ids[row])
+        row = error.row + block.start if isinstance(block, RowBlock) else int(block[error.row])
         what = self.table.where(row) if error.name != "bias" else f"bias: row {row}"
         return NonFiniteError(
             f"{what} holds a NaN or an infinity; every number that takes part must be finite "
@@ -219,11 +182,3 @@ class InRows(CandidateSource):
 def _is_part(table: Tensor, rows: Tensor) -> bool:
     """Return True if a table is rows, or columns of rows, in place."""
     return table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
-
-
-def _holds_some(ids: Tensor | None, start: int, stop: int) -> bool:
-    """Return True if a range of rows holds candidates."""
-    if ids is None:
-        return True
-    first, last = between(ids, start, stop)
-    return first < last

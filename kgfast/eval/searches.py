@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad as padded
 
 from kgfast.eval.candidates import (
     Allowed,
@@ -16,9 +15,9 @@ from kgfast.eval.candidates import (
     digest_of,
 )
 from kgfast.eval.excluded import Excluded
-from kgfast.eval.job import Job, JobSection, SoFar, names_in_words
+from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
-from kgfast.eval.queries import CPU, Queries, moved
+from kgfast.eval.queries import CPU, Queries, moved, places
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
@@ -30,11 +29,8 @@ from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
 
-_NO_SCORE = torch.full((1, 1), -torch.inf, dtype=torch.float64, device=CPU)
-_NO_ID = torch.full((1, 1), -1, dtype=torch.int64, device=CPU)
 
-
-class AskedQueries(NamedTuple):
+class QueryIds(NamedTuple):
     """Queries as arguments of :func:`kgfast.topk`: ids, or names of a vocabulary."""
 
     heads: IdsLike | None
@@ -51,15 +47,15 @@ class Search(Job):
     """
 
     def __init__(
-        self, model: Any, asked: AskedQueries, allowed: Allowed, dims: int | None, batch_size: Any
+        self, model: Any, queries: QueryIds, allowed: Allowed, dims: int | None, batch_size: Any
     ) -> None:
         self.model, self.known, self.names = model, allowed.known, (None, None)
         if self.known is not None:
             check_known(self.known)
-        if asked.vocabulary is not None:
-            self.names = names_of(asked.vocabulary)
+        if queries.vocabulary is not None:
+            self.names = names_of(queries.vocabulary)
             check_names(self.names, model)
-        side, self.argument, self.anchors, self.others = _queries_of(model, asked, self.names)
+        side, self.argument, self.anchors, self.others = _queries_of(model, queries, self.names)
         count = self.anchors.numel()
         self.batch_size = checked_batch_size(batch_size, model, count)
         candidates = self.excluded = None
@@ -70,28 +66,16 @@ class Search(Job):
             candidates = candidates_of_sides(*every)[side]
         crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
-        self.sides, self.sections = (side,), [self.section]
+        self.sections = [self.section]
         self.results: list[Any] = []
-        self._shares: Any = None
 
     @property
     def num_queries(self) -> int:
-        return len(self.anchors)
+        return self.anchors.numel()
 
     @abstractmethod
     def collected(self) -> Sequence[Tensor]:
         """Return the results of all queries."""
-
-    @property
-    def facts(self) -> dict[str, str]:
-        section = self.section
-        return {
-            "vocabularies": names_in_words(self.names),
-            "queries": f"{len(self.anchors):,} {digest(section.side, self.anchors, self.others)}",
-            "candidate_ids": digest_of(section.given),
-            "the crop": str(section.crops),
-            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
-        }
 
     def query_in_words(self, row: int) -> str:
         """Return a query in words, for messages."""
@@ -108,7 +92,7 @@ class Search(Job):
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
         """Make all queries; in order of relations if each relation has candidates."""
-        rows = torch.arange(self.anchors.numel(), dtype=torch.int64, device=CPU)
+        rows = places(self.num_queries)
         if isinstance(section.given, TypeConstraints):
             rows = self.others.cpu().argsort(stable=True)
         return (self.some(section, rows, home),)
@@ -130,9 +114,6 @@ class Search(Job):
     def put(self, result: SoFar) -> None:
         self.results.append(result)
 
-    def join(self, shares: Any) -> None:
-        self._shares = shares
-
 
 class BestSoFar(SoFar):
     """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
@@ -141,15 +122,11 @@ class BestSoFar(SoFar):
     merging, so the sweep rounds the scores. ``dtype`` is the dtype of the rounded scores.
     """
 
-    def __init__(
-        self, section: JobSection, queries: Queries, source: CandidateSource, k: int
-    ) -> None:
-        self.section, self.queries, self.source, self.k = section, queries, source, k
-        self.dtype = torch.float32
-        shape, home = (queries.rows.numel(), k), source.home
-        if source.is_whole:  # the answers of the one block replace these
-            self.scores, self.ids = _NO_SCORE.expand(shape), _NO_ID.expand(shape)
-        else:
+    dtype = torch.float32
+
+    def open(self) -> None:
+        if not self.source.is_whole:  # one block brings all answers
+            shape, home = (self.queries.rows.numel(), self.job.k), self.source.home
             self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=home)
             self.ids = torch.full(shape, -1, dtype=torch.int64, device=home)
 
@@ -164,7 +141,7 @@ class BestSoFar(SoFar):
             queries.vectors = queries.vectors.double()
 
     def take(self, block: Any) -> None:
-        found = self.source.best(self.queries, block, self.k)
+        found = self.source.best(self.queries, block, self.job.k)
         if found is None:
             return
         scores, ids = found
@@ -178,7 +155,7 @@ class BestSoFar(SoFar):
 
     def _keep(self, scores: Tensor, ids: Tensor) -> None:
         """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
-        order = best_first(scores, ids)[:, : self.k]
+        order = best_first(scores, ids)[:, : self.job.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
@@ -194,7 +171,7 @@ class BestSoFar(SoFar):
         queries, source = self.queries, self.source
         candidates = source.num_candidates if queries.ids is None else len(queries.ids)
         known = 0 if queries.known is None else len(queries.known.indices)
-        is_short = self.k > candidates - known
+        is_short = self.job.k > candidates - known
         return is_short or queries.lists is not None or not source.is_whole
 
 
@@ -202,34 +179,40 @@ class BestSearch(Search):
     """Search for the best ``k`` answers to each query; ``pad`` fills missing ones."""
 
     name = "topk"
+    start = BestSoFar
+    _shares: Any = None
 
     def __init__(
         self,
         model: Any,
-        asked: AskedQueries,
+        queries: QueryIds,
         allowed: Allowed,
         options: tuple[int | None, Any],
         k: int,
-        pad: bool = False,
+        pad: bool,
     ) -> None:
-        super().__init__(model, asked, allowed, *options)
+        super().__init__(model, queries, allowed, *options)
         self.k, self.pad = k, pad
+        self.result_bytes = 6 * 16 * k if isinstance(k, int) else 0
 
     @property
     def facts(self) -> dict[str, str]:
-        return super().facts | {"k": str(self.k), "pad": str(bool(self.pad))}
-
-    @property
-    def result_bytes(self) -> int:
-        return 6 * 16 * self.k
+        section = self.section
+        return super().facts | {
+            "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
+            "candidate_ids": digest_of(section.given),
+            "the crop": str(section.crops),
+            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
+            "k and pad": f"{self.k}, {bool(self.pad)}",
+        }
 
     def begin(self, source: CandidateSource) -> None:
         is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
-        has_bound = self.anchors.numel() and not self.pad and is_shared
+        has_bound = self.num_queries and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
 
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> BestSoFar:
-        return BestSoFar(section, queries, source, self.k)
+    def join(self, shares: Any) -> None:
+        self._shares = shares
 
     def collected(self) -> tuple[Tensor, Tensor]:
         """Return scores and ids of all queries, ``[B, k]``."""
@@ -250,7 +233,7 @@ class BestSearch(Search):
 
     def _in_order(self, values: Tensor) -> Tensor:
         rows = torch.cat([result.queries.rows for result in self.results]).to(values.device)
-        room = values.new_zeros((len(self.anchors), self.k))
+        room = values.new_zeros((self.num_queries, self.k))
         room[rows] = values
         return room if self._shares is None else self._shares.filled_in(room)
 
@@ -266,14 +249,12 @@ class BestSearch(Search):
 
 
 class AboveSoFar(SoFar):
-    """Answers that reach float64 ``thresholds [B]``; only their number where they do not fit."""
+    """Answers that reach float64 thresholds; only their number where they do not fit."""
 
-    def __init__(
-        self, section: JobSection, queries: Queries, source: CandidateSource, search: "AboveSearch"
-    ) -> None:
-        self.section, self.queries, self.source, self.search = section, queries, source, search
-        self.thresholds = search.thresholds[queries.rows].to(source.device)
-        self.dtype = torch.float32
+    dtype = torch.float32
+
+    def open(self) -> None:
+        self.thresholds = self.job.thresholds[self.queries.rows].to(self.source.device)
         self.pieces: list[Above] = []  # by ascending ids
 
     def begin(self) -> None:
@@ -283,7 +264,7 @@ class AboveSoFar(SoFar):
             self.dtype = self.queries.vectors.dtype
 
     def take(self, block: Any) -> None:
-        search = self.search
+        search = self.job
         left = search.most - search.count  # negative: results are only counted
         found = self.source.above(self.queries, block, self.thresholds, left)
         if isinstance(found, Above):
@@ -295,129 +276,75 @@ class AboveSoFar(SoFar):
         if search.count > search.most:
             self.pieces.clear()
 
-    def whole(self) -> Above:
-        """Join the pieces, and release them."""
-        if len(self.pieces) == 1:
-            return self.pieces.pop()
-        return _merged([self], len(self.queries), by_rows=False)
-
-    def join(self, shares: Any) -> None:
-        if shares.total(self.search.count) > self.search.most:
-            self.pieces.clear()
-            return
-        mine = self.whole()
-        indptrs = shares.gather(mine.indptr)
-        missing = max(int(indptr[-1]) for indptr in indptrs) - len(mine.ids)
-        columns = (shares.gather(padded(values, (0, missing))) for values in mine[1:])
-        pieces = [
-            Above(indptr, ids[: indptr[-1]], scores[: indptr[-1]])
-            for indptr, ids, scores in zip(indptrs, *columns, strict=True)
-            if int(indptr[-1])
-        ]
-        self.pieces = sorted(pieces, key=lambda piece: int(piece.ids.min()))
-
 
 class AboveSearch(Search):
     """Search for all answers above a threshold, ``count`` so far and ``most`` at most."""
 
     name = "above"
-    result_bytes = 0  # results take no memory of the limit for reading a file
+    start = AboveSoFar
 
     def __init__(
         self,
         model: Any,
-        asked: AskedQueries,
+        queries: QueryIds,
         allowed: Allowed,
         options: tuple[int | None, Any],
         threshold: Tensor | float,
         max_results: int,
     ) -> None:
-        super().__init__(model, asked, allowed, *options)
+        super().__init__(model, queries, allowed, *options)
         check_max_results(max_results)
         if isinstance(self.section.given, ListedIds):
             raise ValueError(
                 "candidate_ids: above() takes the same candidates for all queries, or "
                 "TypeConstraints; topk(k=..., pad=True) takes a list for each query"
             )
-        self.thresholds = thresholds_of(threshold, len(self.anchors), CPU)
+        self.thresholds = thresholds_of(threshold, self.num_queries, CPU)
         self.most, self.count = max_results, 0
 
-    @property
-    def facts(self) -> dict[str, str]:
-        limits = {"threshold": digest(self.thresholds), "max_results": str(self.most)}
-        return super().facts | limits
-
-    def start(self, section: JobSection, source: CandidateSource, queries: Queries) -> AboveSoFar:
-        return AboveSoFar(section, queries, source, self)
-
     def collected(self) -> Above:
-        shares, results = self._shares, self.results
-        total = self.count if shares is None else shares.total(self.count, of_all=True)
-        if total > self.most:
+        """Return the answers to all queries; their pieces are released."""
+        results = self.results
+        if self.count > self.most:
             raise ValueError(
-                f"max_results must be at least the number of results, {total:,}; got "
+                f"max_results must be at least the number of results, {self.count:,}; got "
                 f"{self.most:,} (a higher threshold finds fewer)"
             )
-        if len(results) == 1 and (shares is None or shares.num_shares == 1):
-            whole: Above = results[0].whole()
+        if len(results) == 1 and len(results[0].pieces) == 1:
+            whole: Above = results[0].pieces.pop()
             return whole
-        answers = _merged(results, len(self.anchors), by_rows=True)
-        return answers if shares is None else _filled_in(answers, shares)
-
-
-def _merged(results: list[AboveSoFar], count: int, *, by_rows: bool) -> Above:
-    """Join and release the pieces of results, of queries in the order of the call or of a pass."""
-    home = results[0].source.home
-    is_double = any(result.dtype == torch.float64 for result in results)
-    pieces = []
-    for result in results:
-        rows = result.queries.rows.to(home)
-        rows = rows if by_rows else torch.arange(len(rows), dtype=torch.int64, device=home)
-        pieces += [(rows, piece) for piece in result.pieces]
-        result.pieces.clear()
-    dtype = torch.float64 if is_double else torch.float32
-    return merged(pieces, count, torch.empty(0, dtype=dtype, device=home))
-
-
-def _filled_in(mine: Above, shares: Any) -> Above:
-    if shares.num_shares == 1:
-        return mine
-    counts = mine.indptr.diff()
-    indptr = padded(shares.filled_in(counts.clone()).cumsum(0), (1, 0))
-    at = torch.repeat_interleave(indptr[:-1] - mine.indptr[:-1], counts)
-    at += torch.arange(len(at), dtype=torch.int64, device=CPU)
-    whole = []
-    for values in (mine.ids, mine.scores.double()):
-        room = values.new_zeros(int(indptr[-1]))
-        room[at] = values
-        whole.append(shares.filled_in(room))
-    return Above(indptr, whole[0], whole[1].to(mine.scores.dtype))
+        home, pieces = results[0].source.home, []
+        is_double = any(result.dtype == torch.float64 for result in results)
+        for result in results:
+            pieces += [(result.queries.rows.to(home), piece) for piece in result.pieces]
+            result.pieces.clear()
+        dtype = torch.float64 if is_double else torch.float32
+        return merged(pieces, self.num_queries, torch.empty(0, dtype=dtype, device=home))
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst: numbers, NaN, none; equal scores keep their order."""
-    kind = torch.where(ids < 0, 2, scores.isnan().long())
-    by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
-        dim=1, descending=True, stable=True
-    )
-    return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
+    """Return places from best to worst, then those of no id; equal scores keep their order."""
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    is_none = ids.gather(1, by_score) < 0
+    return by_score.gather(1, is_none.long().argsort(dim=1, stable=True))
 
 
-def _queries_of(model: Any, asked: AskedQueries, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+def _queries_of(model: Any, queries: QueryIds, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails, _ = asked
+    heads, relations, tails, _ = queries
     if (heads is None) + (relations is None) + (tails is None) != 1:
         raise ValueError("two of heads, relations and tails must be given; the third is predicted")
     side: Side = "head" if heads is None else "tail"
     name, values = ("tails", tails) if heads is None else ("heads", heads)
-    anchors = checked_ids_of(name, values, model.num_entities, names[0]).reshape(-1)
+    anchors = checked_ids_of(name, values, model.num_entities, names[0])
     if relations is None:
         side, other = "relation", "tails"
         others = checked_ids_of(other, tails, model.num_entities, names[0])
     else:
         other = "relations"
         others = checked_ids_of(other, relations, model.num_relations, names[1])
-    others = others.reshape(-1).to(anchors.device)
+    anchors, others = (ids if ids.ndim else ids.reshape(1) for ids in (anchors, others))
+    others = others.to(anchors.device)
     sizes = anchors.numel(), others.numel()
     if sizes[0] != sizes[1]:  # a single id goes with all others
         if 1 not in sizes:

@@ -24,7 +24,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 
 Crops = dict[int | None, int | None]  # crop widths of the model -> crop widths of the operator
-Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
+Best = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 
 
 def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
@@ -89,9 +89,10 @@ class CandidateSource(ABC):
     def _located(self, queries: Queries, block: Any) -> Located | None:
         """Return the candidates of a block; None where there are none."""
 
-    def _named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
+    def named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         """Return an error that names the query, or the row of the table, that is not finite."""
-        queries.check_finite()
+        if queries.vectors is not None:
+            queries.check_finite()
         return error
 
     def _whole_ids(self, block: Any, ids: Tensor) -> Tensor:
@@ -103,27 +104,21 @@ class CandidateSource(ABC):
 
         None where the block holds no candidates.
         """
-        try:
-            here = self._located(queries, block)
-            if here is None:
-                return None
-            given = here.operands, here.targets, here.known, self.checks, here.lists
-            return run.rank_counts(*given, queries.target_scores)
-        except NonFiniteError as error:
-            raise self._named(error, queries, block) from None
+        here = self._located(queries, block)
+        if here is None:
+            return None
+        given = here.operands, here.targets, here.known, self.checks, here.lists
+        return run.rank_counts(*given, queries.target_scores)
 
-    def best(self, queries: Queries, block: Any, k: int) -> Found | None:
+    def best(self, queries: Queries, block: Any, k: int) -> Best | None:
         """Find the best answers of a block; None where the block holds no candidates.
 
         Equal answers stand by ascending id; places without an answer hold id -1.
         """
-        try:
-            here = self._located(queries, block)
-            if here is None:
-                return None
-            scores, ids = run.topk(here.operands, k, here.known, self.checks, here.lists)
-        except NonFiniteError as error:
-            raise self._named(error, queries, block) from None
+        here = self._located(queries, block)
+        if here is None:
+            return None
+        scores, ids = run.topk(here.operands, k, here.known, self.checks, here.lists)
         if self.dims is not None:
             scores, ids = scores[0], ids[0]
         return scores, ids if self.is_whole else self._whole_ids(block, ids)
@@ -136,13 +131,10 @@ class CandidateSource(ABC):
         The result is None if the block holds no candidates. It is the number of answers if that is
         above ``most``, or if ``most`` is negative.
         """
-        try:
-            here = self._located(queries, block)
-            if here is None:
-                return None
-            answers = run.above(here.operands, thresholds, here.known, self.checks, most)
-        except NonFiniteError as error:
-            raise self._named(error, queries, block) from None
+        here = self._located(queries, block)
+        if here is None:
+            return None
+        answers = run.above(here.operands, thresholds, here.known, self.checks, most)
         if isinstance(answers, int):
             return answers
         return answers._replace(ids=self._whole_ids(block, answers.ids))

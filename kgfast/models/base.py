@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from kgfast import ops
 from kgfast.models.tables import Room, Table, fresh_table, held_table, is_computed
@@ -121,6 +120,7 @@ class Model(nn.Module, ABC):
     has_wide_relations: bool = False
     has_large_operators: bool = False
     dims: list[int] | None = None
+    is_in_blocks: bool = False  # no function scores blocks of candidates
     _planes: tuple[int, int] = (1, 1)  # planes of `dim` columns in rows of both tables
     _is_uniform: bool = False  # fresh tables are uniform in +-(gamma + 2) / dim
     entity: Tensor
@@ -200,7 +200,7 @@ class Model(nn.Module, ABC):
     @property
     def num_entities(self) -> int:
         """Count the rows of the entity table."""
-        return len(self.entity)
+        return self.entity.shape[0]
 
     @property
     def num_relations(self) -> int:
@@ -249,8 +249,8 @@ class Model(nn.Module, ABC):
         """
         if side not in SIDES:
             self._check_side(side)
-        dtype = self._dtype
-        chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
+        entity, dtype = self.entity, self._dtype
+        chunk = _QUERY_CHUNK.get(entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
         if torch.is_grad_enabled() or len(anchors) <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
@@ -432,7 +432,7 @@ def query_rows(table: Tensor | Rows, ids: Tensor | None) -> Tensor:
     """
     rows: Any = table
     if ids is not None:
-        rows = functional.embedding(ids, table) if isinstance(table, Tensor) else table.rows(ids)
+        rows = torch.embedding(table, ids) if isinstance(table, Tensor) else table.rows(ids)
     has_gradient = rows.requires_grad and rows.dtype != torch.float64
     return cast(Tensor, rows.float() if has_gradient else rows.double())
 

@@ -87,7 +87,7 @@ class Reciprocal(Wrapper):
         return True
 
     @property
-    def is_in_blocks(self) -> bool:
+    def is_in_blocks(self) -> bool:  # type: ignore[override]
         """Return whether the inner model is a function of blocks."""
         return is_in_blocks(self.model)
 

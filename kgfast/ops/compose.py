@@ -19,12 +19,14 @@ def serves_composition(*tables: object) -> bool:
 
     Queries of a ranking have no gradients, and their bits must not depend on the device.
     """
+    if not torch.is_grad_enabled() or is_transformed():
+        return False
     for table in tables:
         if not (isinstance(table, Tensor) and table.dtype == torch.float32 and table.requires_grad):
             return False
         if not offers(table.device, "compose"):
             return False
-    return torch.is_grad_enabled() and not is_transformed()
+    return True
 
 
 def compose(anchors: Tensor, relations: Tensor, how: Composition) -> Tensor:

@@ -122,7 +122,7 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
     forced = _forced_backend.get() or os.environ.get("KGFAST_BACKEND")
     if forced in _others:
         return forced, None
-    interprets = os.environ.get("TRITON_INTERPRET") == "1"
+    interprets = forced == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     return _found(forced, device.type, interprets, cpu.extension is not None)
 
 

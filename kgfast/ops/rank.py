@@ -74,7 +74,7 @@ def _rank_counts(operands: Operands, targets: Tensor, known: Known) -> Counts:
     refuse_unchecked("rank_counts")
     checks = run.checks_for(targets.device)
     operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
-    return run.rank_counts(operands, targets, known, checks)
+    return run.rank_counts(operands, targets, run.rising(known, checks), checks)
 
 
 @_rank_counts.fake

@@ -164,11 +164,17 @@ def above(
         return backend.above(operands, lowest, known, checks, most)
 
 
+def rising(known: Known, checks: Checks) -> Known:
+    """Return known answers with row pointers that are checked, now or later."""
+    indptr = check_indptr(known.indptr, len(known.indices), checks=checks)
+    return Known(indptr, known.indices)
+
+
 def _checked_known(operands: Operands, known: Known, checks: Checks) -> Known:
-    """Return known answers with values that are checked, now or later."""
-    indices = check_ids("exclude_indices", known.indices, operands.candidates.num_rows, checks)
-    indptr = check_indptr(known.indptr, len(indices), checks=checks)
-    return Known(indptr.contiguous(), indices.contiguous())
+    """Return known answers with ids that are checked, now or later; row pointers rise."""
+    count = operands.candidates.num_rows
+    indices = check_ids("exclude_indices", known.indices, count, checks)
+    return Known(known.indptr.contiguous(), indices.contiguous())
 
 
 def losses_of(operands: Operands, backend: str | None = None) -> Losses:

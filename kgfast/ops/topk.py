@@ -106,6 +106,7 @@ def _topk(operands: Operands, k: int, known: Known | None, pad: bool) -> tuple[T
     refuse_unchecked("topk")
     checks = run.checks_for(operands.table.device)
     operands = replace(operands, candidates=run.prepare(operands.candidates, checks))
+    known = None if known is None else run.rising(known, checks)
     scores, ids = run.topk(operands, k, known, checks)
     known_answers = 0 if known is None else len(known.indices)
     if not pad and k > operands.candidates.num_candidates - known_answers:

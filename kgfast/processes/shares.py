@@ -22,7 +22,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def processes(*, timeout: float = 1800.0) -> Iterator[None]:
-    """Make ``kgfast.rank``, ``topk`` and ``above`` collective calls inside a ``with`` block.
+    """Make ``kgfast.rank`` and ``topk`` collective calls inside a ``with`` block.
 
     Every process of ``torch.distributed`` makes the same calls with a model of its own rows: a
     :class:`kgfast.tables.Shard` in memory or in a file. If all have all rows, they share the
@@ -71,7 +71,7 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
 
 
 class _CollectiveCall(Processes):
-    """Processes of one call of :func:`kgfast.rank`, :func:`topk` or :func:`above`."""
+    """Processes of one call of :func:`kgfast.rank` or :func:`kgfast.topk`."""
 
     def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
         """Agree with all processes on the call; check that they hold each row once, or all rows."""
@@ -127,13 +127,6 @@ class Shares:
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the tensors of the processes of a share, of one shape, by rank."""
         return [values] if self.is_whole else self.steps.gather(values, self.group)
-
-    def total(self, count: int, *, of_all: bool = False) -> int:
-        """Return the sum of a number over the processes of a share, or over all."""
-        if self.is_whole and not of_all:
-            return count
-        counted = torch.tensor([count], dtype=torch.int64, device=CPU)
-        return int(self.steps.sum(counted, self.group))
 
     def sum_of_all(self, values: Tensor) -> Tensor:
         """Add int64 values over all processes."""

@@ -57,7 +57,7 @@ def test_the_best_of_all_facts(trained):
     loaded = kgfast.load_run(trained)
     found = lines_of("predict", trained, "--all", "--k", 7)
     facts = kgfast.top_facts(loaded.model, k=7, known=loaded.dataset.known())
-    rows = facts.named(loaded.vocabulary).to_frame().to_dict("records")
+    rows = facts.to_frame(loaded.vocabulary).to_dict("records")
     assert found == [{**row, "score": float(row["score"])} for row in rows]
     some = lines_of("predict", trained, "--all", "--head", "e1", "--head", "e2", "--k", 5)
     assert {it["head"] for it in some} <= {"e1", "e2"}

@@ -1,19 +1,15 @@
 """Index: what it serves is what the tables give, and it serves nothing else."""
 
-import json
 import threading
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 
 import kgfast
-from kgfast import Candidates, Index, KnownTriples, TransE, rank, topk
+from kgfast import Index, KnownTriples, TransE, rank, topk
 from kgfast.kernels import cpu
 from kgfast.kernels.backend import AdamStep
-from kgfast.kernels.operands import Panels
-from support.ranked_models import MODELS, line, random_triples
+from support.ranked_models import MODELS, random_triples
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 ENTITIES, RELATIONS = 150, 3
@@ -22,15 +18,8 @@ KNOWN = KnownTriples(random_triples(600, ENTITIES, RELATIONS, seed=1))
 SUBSET = torch.arange(0, ENTITIES, 3)
 
 
-PANEL = {"number_format": "float32", "score": "l1", "num_rows": 2, "num_features": 2}
-
-
 def model_of(name: str = "rotate", seed: int = 0):
     return MODELS[name](ENTITIES, RELATIONS, 8, seed)
-
-
-def panels_in(index: Index) -> list[Panels]:
-    return index._panels
 
 
 def assert_serves(model, index: Index) -> None:
@@ -52,15 +41,11 @@ def assert_serves(model, index: Index) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_gives_what_the_tables_give(name, tmp_path):
+def test_it_gives_what_the_tables_give(name):
     model = model_of(name)
     index = Index(model)
-    assert len(panels_in(index)) == (2 if name == "cp" else 1)
+    assert len(index._panels) == (2 if name == "cp" else 1)
     assert_serves(model, index)
-    index.save(tmp_path / "index")
-    loaded = Index.load(tmp_path / "index", model)
-    assert [it.nbytes for it in panels_in(loaded)] == [it.nbytes for it in panels_in(index)]
-    assert_serves(model, loaded)
 
 
 def written(model):
@@ -163,17 +148,6 @@ class TestChanges:
 
 
 class TestOtherModels:
-    def test_of_candidates(self):
-        model = line()
-        index = Index(Candidates(model.entity), score="l1")
-        triples = [(0, 0, 1), (2, 0, 5)]
-        found = rank(model, triples, index=index)
-        assert torch.equal(found.realistic, rank(model, triples).realistic)
-        with pytest.raises(TypeError, match="score must be given with Candidates"):
-            Index(Candidates(model.entity))
-        with pytest.raises(TypeError, match="score is the model's own"):
-            Index(model, score="l1")
-
     def test_crops_need_the_order_of_features(self):
         model = kgfast.MED(model_of(), dims=(2, 4, 8))
         with pytest.raises(ValueError, match="croppable=True"):
@@ -187,9 +161,8 @@ class TestOtherModels:
         assert torch.equal(topk(model, **asked).ids, topk(model, **asked, index=index).ids)
 
     def test_tables_elsewhere_are_refused(self, tmp_path):
-        elsewhere = Candidates(torch.empty(3, 2, device="meta"))
         with pytest.raises(ValueError, match="tables on the CPU; this one is on meta"):
-            Index(elsewhere, score="l1")
+            Index(TransE(*(torch.empty(3, 2, device="meta") for _ in range(2))))
         table = kgfast.tables.open(_written(tmp_path, torch.randn(ENTITIES, 4)))
         model = TransE(table, torch.randn(RELATIONS, 4))
         with pytest.raises(ValueError, match="are in files"):
@@ -231,91 +204,6 @@ class TestNothingHeld:
             assert_serves(model, index)
 
 
-class TestFiles:
-    def test_it_maps_the_panels(self, tmp_path):
-        model = model_of()
-        Index(model).save(tmp_path / "index")
-        (panels,) = panels_in(Index.load(tmp_path / "index", model))
-        assert panels.tensors["panels"].data_ptr() % 64 == 0
-        maps = Path("/proc/self/maps")
-        assert not maps.exists() or str(tmp_path / "index") in maps.read_text()
-
-    def test_another_table_of_the_same_shape_is_refused(self, tmp_path):
-        model = model_of()
-        Index(model).save(tmp_path / "index")
-        with torch.no_grad():
-            model.entity.data[149, 15] += 1e-3  # past the version counter
-        with pytest.raises(ValueError, match="other tables than"):
-            Index.load(tmp_path / "index", model)
-
-    def test_another_shape_or_score_is_refused(self, tmp_path):
-        Index(model_of()).save(tmp_path / "index")
-        for other in (MODELS["rotate"](151, RELATIONS, 8, 0), model_of("transe")):
-            with pytest.raises(ValueError, match=r"another score or other tables than \[15"):
-                Index.load(tmp_path / "index", other)
-
-    def test_files_that_are_none(self, tmp_path):
-        model, path = model_of(), tmp_path / "index"
-        with pytest.raises(FileNotFoundError, match="no such file of an index"):
-            Index.load(path, model)
-        Index(model).save(path)
-        whole = path.read_bytes()
-        for damaged in (whole[:-9], whole[:50], b"", b"x" * 100):
-            path.write_bytes(damaged)
-            with pytest.raises(ValueError, match="truncated, or no file of an index"):
-                Index.load(path, model)
-        path.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
-        with pytest.raises(ValueError, match="do not have the checksums"):
-            Index.load(path, model)
-        from safetensors.torch import save_file
-
-        save_file({"x": torch.ones(1)}, path)
-        with pytest.raises(ValueError, match="no file of an index"):
-            Index.load(path, model)
-
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"version": 2}, "an index of version 2; this kgfast reads 1"),
-            ({"tables": 3}, "other tables"),
-            ({"panels": [{"num_rows": 2}]}, "damaged"),
-            ({"panels": [PANEL | {"number_format": 3}]}, "number_format must be of str; got 3"),
-            ({"tables": [{"shape": {}}]}, "an index of another score or other tables"),
-            ({"score": "x" * 10_000}, "an index of another score"),
-        ],
-    )
-    def test_other_versions_and_machines_are_refused(self, tmp_path, changed, message):
-        model, path = model_of(), tmp_path / "index"
-        Index(model).save(path)
-        _rewrite(path, changed)
-        with pytest.raises(ValueError, match=message):
-            Index.load(path, model)
-
-    @pytest.mark.parametrize(
-        "changed",
-        [{"number_format": "float8"}, {"number_format": "int8"}],
-        ids=str,
-    )
-    def test_panels_of_other_machines_are_refused(self, tmp_path, changed):
-        """Other machines have another tier, or wider or narrower instructions."""
-        model, path = model_of(), tmp_path / "index"
-        Index(model).save(path)
-        with safe_open(path, "pt") as file:
-            facts = json.loads(file.metadata()["kgfast_index"])
-        _rewrite(path, {"panels": [facts["panels"][0] | changed]})
-        with pytest.raises(ValueError, match="panels of another machine: make the index again"):
-            Index.load(path, model)
-
-    def test_no_files_are_left_when_the_disk_is_full(self, tmp_path, monkeypatch):
-        def no_room(*_):
-            raise OSError(28, "no room")
-
-        monkeypatch.setattr("kgfast.eval.index.bytes_of", no_room)
-        with pytest.raises(OSError, match="no room"):
-            Index(model_of()).save(tmp_path / "index")
-        assert list(tmp_path.iterdir()) == []
-
-
 def test_threads_share_one_while_it_is_packed_again():
     model = model_of()
     index = Index(model)
@@ -341,13 +229,3 @@ def _written(folder, table: torch.Tensor):
 
     np.save(folder / "entity.npy", table.numpy())
     return folder / "entity.npy"
-
-
-def _rewrite(path, changed: dict) -> None:
-    """Change what a file says of itself."""
-    from safetensors.torch import save_file
-
-    with safe_open(path, "pt") as file:
-        facts = json.loads(file.metadata()["kgfast_index"])
-        tensors = {name: file.get_tensor(name).clone() for name in tuple(file.keys())}
-    save_file(tensors, path, {"kgfast_index": json.dumps(facts | changed)})

@@ -7,7 +7,6 @@ import kgfast
 from kgfast import Facts, KnownTriples, Vocabulary, top_facts
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
-from kgfast.ops import run
 from support.ranked_models import MODELS, line, random_triples
 from support.scorers import as_blocks
 
@@ -71,60 +70,6 @@ def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
         assert_best(facts, model, 60, known=known)
 
 
-@pytest.mark.parametrize(("worthwhile", "batch_size"), [(0.0, 3), (1.0, 7)])
-def test_classes_of_candidates_change_nothing(batch_size, worthwhile, monkeypatch):
-    monkeypatch.setattr("kgfast.eval.facts._SMALLEST", 3)
-    monkeypatch.setattr("kgfast.eval.facts._WORTHWHILE", worthwhile)
-    known = KnownTriples(random_triples(300, N, R, 1))
-    tied = torch.randint(3, (N, 2), generator=torch.Generator().manual_seed(0)).float()
-    for model in (
-        kgfast.DistMult(tied, torch.ones(R, 2)),
-        kgfast.DistMult(torch.zeros(N, 2), torch.ones(R, 2)),
-        MODELS["complex"](N, R, 4, 0),
-        Biased(),
-    ):
-        for slices in ({}, {"tails": list(range(0, N, 2))}):
-            facts = top_facts(model, k=30, known=known, batch_size=batch_size, **slices)
-            assert_best(facts, model, 30, known=known, **slices)
-
-
-class Biased:
-    """Dot products that matter less than the bias of the candidate."""
-
-    score, num_entities, num_relations, dim = "dot", N, R, 3
-
-    def __init__(self):
-        generator = torch.Generator().manual_seed(0)
-        self.table = torch.randn(N, 3, generator=generator)
-        self.bias = 5 * torch.randn(N, generator=generator)
-
-    def queries(self, anchors, relations, side):
-        return self.table[anchors] * (1 + relations[:, None])
-
-    def candidates(self, side):
-        return kgfast.Candidates(self.table, self.bias)
-
-
-def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
-    """A dot product whose norms differ: most queries are skipped, none that matters."""
-    asked = []
-    monkeypatch.setattr("kgfast.eval.facts._SMALLEST", 2)
-    ask = run.topk
-
-    def seen(operands, *rest):
-        asked.append(operands.num_queries * operands.candidates.num_candidates)
-        return ask(operands, *rest)
-
-    monkeypatch.setattr(run, "topk", seen)
-    model = MODELS["distmult"](N, R, 4, 0).requires_grad_(False)
-    model.entity *= torch.logspace(0, 4, N)[:, None]
-    assert_best(top_facts(model, k=5, batch_size=10), model, 5)
-    assert sum(asked) < N * R * N / 3
-    model.relation[0, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"head \d+ with relation 0: the query holds a NaN"):
-        top_facts(model)
-
-
 class Wobbling:
     """A dot product whose queries depend on how many are asked for, which it denies."""
 
@@ -168,7 +113,7 @@ def test_names_and_tables():
     plain = top_facts(line(), k=12)
     assert repr(plain).splitlines()[0] == "12 facts"
     assert repr(plain).endswith("...")
-    assert plain.named(PEOPLE).to_frame()["head"].iloc[0] == "ann"
+    assert plain.to_frame(PEOPLE)["head"].iloc[0] == "ann"
     assert plain.to_frame()["head"].iloc[0] == 0
     assert repr(Facts(torch.empty(0, 3), torch.empty(0))) == "0 facts"
 

@@ -3,7 +3,6 @@
 The model's queries and factors are recorded as the call asks for them: ranks are exact given these.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 import kgfast
 from fuzz import models
-from fuzz.case import Case, anywhere, expect, refused
+from fuzz.case import Case, anywhere, expect
 from fuzz.models import Drawn
 from kgfast.models.base import SIDES
 from support import oracles
@@ -165,34 +164,6 @@ def topk(case: Case) -> None:
         best, _ = oracles.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
-
-
-def neighbours(case: Case) -> None:
-    """Attack ``kgfast.neighbours`` with every metric; rows may tie, be equal, or be of zeros."""
-    drawn = models.draw(case)
-    entity, count = drawn.base.entity.detach(), drawn.base.num_entities
-    metric = case.choice(("cosine", "dot", "l1", "l2"))
-    ids, k = case.ids(count, case.choice((0, 1, 2, 7, 40))), case.pick.randint(1, count - 1)
-    asked = case.choice((ids, ids.tolist(), ids.int()))
-    case.note(metric=metric, queries=len(ids), k=k)
-    given: dict[str, Any] = {"metric": metric}
-    zero = [] if metric != "cosine" else (entity == 0).all(1).nonzero()[:, 0].tolist()
-    with anywhere(case):
-        call = partial(kgfast.neighbours, drawn.model, asked, k, **given)
-        if zero:
-            said = refused(call, errors=(ValueError,))
-            expect(any(f"row {it} is zero" in said for it in zero), said)
-            return
-        found = call()
-    table = entity
-    if metric == "cosine":
-        table, metric = torch.from_numpy(oracles.unit_rows(entity)), "dot"
-    scores = oracles.canonical_scores(table[ids], table, metric)
-    best, values = oracles.best(scores, k, [[it] for it in ids.tolist()])
-    for row, got in enumerate(found.ids.tolist()):
-        expect(got == best[row], f"entity {ids[row]}: ids {got!r:.300}, not {best[row]!r:.300}")
-    wanted = torch.from_numpy(values).to(found.scores.dtype)
-    expect(torch.equal(found.scores, wanted), "scores are not those of the definition, rounded")
 
 
 def _index(case: Case, drawn: Drawn) -> Any:

@@ -43,7 +43,7 @@ def test_a_run_with_its_data(root):
     assert run.vocabulary.relations.names == ("next", "previous")
     ranks = kgfast.rank(run.model, run.dataset.test, known=run.dataset.known())
     assert ranks.mrr == RunFolder(root / "run").read_result()["test"]["mrr"]
-    top = kgfast.topk(run.model, heads=[0], relations=0, k=3).named(run.vocabulary)
+    top = kgfast.topk(run.model, heads=[0], relations=0, k=3, vocabulary=run.vocabulary)
     assert top[0][0][0].startswith("e")
     assert "with dataset ring" in repr(run)
 
