@@ -106,15 +106,12 @@ def test_integers_of_any_dtype(graph, tmp_path, dtype):
     ("rows", "said"),
     [
         ([[0, 0, 1], [-1, 0, 1]], r"row 1: \[-1, 0, 1\] must be ids >= 0"),
-        (np.array([[0, 0, 2**63]], np.uint64), "row 0: .* must be ids"),
         ([[0.0, 0.5, 1.0]], "must be integers .*; got float64"),
         ([[0, 0, 1, 1]], r"must be integers \[T, 3\]; got int64, \[1, 4\]"),
-        ([["a", "b", "c"]], "must be integers .*; got <U1"),
         ([[2**62, 2, 0]], "too large to index"),
         ("0\t0\t1\n0\t0\n", "2: expected 3 fields"),
         ("0\t0\t1.0\n", "1: tail '1.0' is not an integer"),
         ("\n0\t-1\t0\n", r"2: relation id -1 is outside 0\.\."),
-        ("ann\tknows\tbob\n", "1: head 'ann' is not an integer"),
         ("0\t0\t99999999999999999999\n", "1: tail id 99999999999999999999 is outside"),
         ("10\t2\t33\n" * 500 + "1\t2\n" + "10\t2\t33\n" * 500, "501: expected 3 fields"),
     ],
@@ -182,10 +179,8 @@ def test_damaged_folders_are_refused(folder):
 
 DAMAGES = {
     "beyond": ("tail.indptr", lambda values: values.__setitem__(2, 10**6)),
-    "negative": ("tail.indptr", lambda values: values.__setitem__(2, -5)),
     "falling": ("head.indptr", lambda values: values.__setitem__(slice(None), values[::-1].copy())),
     "ids": ("tail.indices", lambda values: values.__setitem__(slice(None), 2**30)),
-    "negative ids": ("head.indices", lambda values: values.__setitem__(slice(None), -1)),
     "pairs": ("tail.pairs", lambda values: values.__setitem__(-1, 2**60)),
 }
 

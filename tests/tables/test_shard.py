@@ -60,21 +60,16 @@ def test_bad_shards_are_refused(call, error, words):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "words"),
     [
-        (lambda shard: shard.block(1, 3), IndexError, r"rows 1 \.\. 2 are not all in this shard"),
-        (lambda shard: shard.block(5, 7), IndexError, "not all in this shard"),
-        (lambda shard: shard.block(0, 10), IndexError, r"must lie within 0 \.\. 9 rows"),
-        (
-            lambda shard: shard.rows(torch.tensor([2, 6])),
-            IndexError,
-            r"ids\[1\] must be .*2 \.\. 5; got 6",
-        ),
-        (lambda shard: shard.rows(torch.tensor([2.0])), TypeError, "int64"),
+        (lambda shard: shard.block(1, 3), r"rows 1 \.\. 2 are not all in this shard"),
+        (lambda shard: shard.block(5, 7), "not all in this shard"),
+        (lambda shard: shard.block(0, 10), r"must lie within 0 \.\. 9 rows"),
+        (lambda shard: shard.rows(torch.tensor([2, 6])), r"ids\[1\] must be .*2 \.\. 5; got 6"),
     ],
 )
-def test_rows_outside_a_shard_are_refused(call, error, words):
-    with pytest.raises(error, match=words):
+def test_rows_outside_a_shard_are_refused(call, words):
+    with pytest.raises(IndexError, match=words):
         call(Shard(rows(), start=2, total_rows=9))
 
 
