@@ -456,8 +456,13 @@ def check_dim(dim: int, model_dim: int, argument: str = "dims") -> int:
     return dim
 
 
-def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> None:
-    """Check the number of columns of a table."""
-    if table.shape[1] not in allowed:
-        widths = " or ".join(str(width) for width in allowed)
-        raise ValueError(f"{name} must have {widths} columns ({why}); got {table.shape[1]}")
+def check_relation(relation: Tensor, width: int, why: str) -> None:
+    """Check the number of columns of a table of relations."""
+    if relation.shape[1] != width:
+        raise ValueError(f"relation must have {width} columns ({why}); got {relation.shape[1]}")
+
+
+def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Check that an option exists."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")

@@ -141,12 +141,6 @@ class BlockScorer:
         if scores.device.type != self.device.type:
             raise ValueError(f"{must} scores on {self.device} (device=); got {scores.device}")
 
-    def __repr__(self) -> str:
-        return (
-            f"BlockScorer({_name(self.fn)}, num_entities={self.num_entities}, "
-            f"num_relations={self.num_relations}, block={self.block})"
-        )
-
 
 @dataclass(frozen=True)
 class Block:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
-from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_relation, query_rows
 from kgfast.models.complex_rows import Layout, check_layout, product, split
 from kgfast.models.tables import Table
 
@@ -36,7 +36,7 @@ class ComplEx(Model):
     def __init__(self, entity: Table, relation: Table, *, layout: Layout = "halves") -> None:
         super().__init__(entity, relation)
         self.dim = check_layout("entity", self.entity, layout)
-        check_width("relation", self.relation, [2 * self.dim], "as entities")
+        check_relation(self.relation, 2 * self.dim, "as entities")
         self.layout = layout
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

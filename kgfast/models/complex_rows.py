@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from kgfast.models.base import check_option
+
 Layout = Literal["halves", "interleaved"]
 LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
 
@@ -48,8 +50,7 @@ def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:
 
 def check_layout(name: str, rows: Tensor, layout: str) -> int:
     """Check that rows hold pairs, and return the number of pairs."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    check_option("layout", layout, LAYOUTS)
     width = rows.shape[1]
     if width < 2 or width % 2:
         raise ValueError(f"{name} must have an even number of columns (re, im); got {width}")

@@ -166,7 +166,7 @@ class ConvE(Model):
             for table, ids in ((self.entity, anchors), (self.relation, relations))
         ]
         image = self.image_dropout(self.image_norm(torch.cat(rows, 2)))  # [B, 1, 2H, W]
-        features = _relu(self.feature_norm(self.convolution(image)))
+        features = self.feature_norm(self.convolution(image)).relu()
         features = self.feature_dropout(features).flatten(1)  # [B, hidden]
         hidden = self._normalised(self.hidden_dropout(self._projected(features)))
         return hidden.relu().to(self._dtype)
@@ -193,11 +193,6 @@ class ConvE(Model):
     def crop_width(self, dim: int) -> int | None:
         """Raise a ValueError: a network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
-
-
-def _relu(values: Tensor) -> Tensor:
-    """Return ``values.relu()``, in place if no gradient needs the values, which are large."""
-    return values.relu() if torch.is_grad_enabled() else values.relu_()
 
 
 def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:

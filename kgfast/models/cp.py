@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kgfast.models.base import Candidates, Model, Side, check_width, query_rows
+from kgfast.models.base import Candidates, Model, Side, check_relation, query_rows
 from kgfast.models.tables import Table
 from kgfast.tables import is_table
 
@@ -51,7 +51,7 @@ class CP(Model):
                 f"entity must have an even number of columns (as a head, as a tail); got {width}"
             )
         self.dim = width // 2
-        check_width("relation", self.relation, [self.dim], "half as many as entities")
+        check_relation(self.relation, self.dim, "half as many as entities")
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         if side == "relation":

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_relation, query_rows
 from kgfast.models.tables import Table
 
 
@@ -28,7 +28,7 @@ class DistMult(Model):
     def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)
         self.dim = self.entity.shape[1]
-        check_width("relation", self.relation, [self.dim], "as entities")
+        check_relation(self.relation, self.dim, "as entities")
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation

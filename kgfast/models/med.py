@@ -7,7 +7,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Model, Side, candidates_of, check_dim, queries_of
+from kgfast.models.base import (
+    Candidates,
+    Model,
+    Side,
+    candidates_of,
+    check_dim,
+    check_option,
+    queries_of,
+)
 from kgfast.models.conve import ConvE
 from kgfast.models.cp import CP
 from kgfast.models.rescal import RESCAL
@@ -74,12 +82,8 @@ class MED(Wrapper):
             raise ValueError("model is croppable already: put MED around the inner model")
         if isinstance(model, ConvE | RESCAL) or (crop == "split" and isinstance(model, CP)):
             raise ValueError(f"dims: {type(model).__name__} cannot be cropped ({crop})")
-        for name, value, allowed in (
-            ("crop", crop, ("prefix", "split")),
-            ("loss_weight", loss_weight, ("exp", "sigmoid")),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} must be {' or '.join(allowed)}; got {value!r}")
+        check_option("crop", crop, ("prefix", "split"))
+        check_option("loss_weight", loss_weight, ("exp", "sigmoid"))
         self.crop: Crop = crop
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step

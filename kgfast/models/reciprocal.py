@@ -14,13 +14,13 @@ from kgfast.models.base import (
     candidates_at,
     candidates_of,
     check_model,
+    check_option,
     queries_at,
 )
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.models.wrapper import Wrapper
 
-_ORDERS = ("interleaved", "appended")
 _OF_THE_SCORER = ("score", "batch_size", "block", "device")
 
 
@@ -62,8 +62,7 @@ class Reciprocal(Wrapper):
         order: Literal["interleaved", "appended"] = "interleaved",
     ) -> None:
         nn.Module.__init__(self)  # a model of another class needs only what ranking reads
-        if order not in _ORDERS:
-            raise ValueError(f"order must be one of {', '.join(_ORDERS)}; got {order!r}")
+        check_option("order", order, ("interleaved", "appended"))
         if not is_in_blocks(model):
             check_model(model, "dim")
         if getattr(model, "has_inverses", False):

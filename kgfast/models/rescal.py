@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.cpu import threads
-from kgfast.models.base import Model, Shapes, Side, check_width, query_rows
+from kgfast.models.base import Model, Shapes, Side, check_relation, query_rows
 from kgfast.models.evaluated import run_alone
 from kgfast.models.tables import Table
 
@@ -39,7 +39,7 @@ class RESCAL(Model):
     def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)
         self.dim = self.entity.shape[1]
-        check_width("relation", self.relation, [self.dim**2], "a matrix of the entities' width")
+        check_relation(self.relation, self.dim**2, "a matrix of the entities' width")
 
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:

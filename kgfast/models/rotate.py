@@ -12,7 +12,8 @@ from kgfast.models.base import (
     GAMMA,
     Model,
     Side,
-    check_width,
+    check_option,
+    check_relation,
     distinct_relations,
     query_rows,
 )
@@ -20,7 +21,6 @@ from kgfast.models.complex_rows import Complex, Layout, check_layout, product, s
 from kgfast.models.tables import Table
 
 RelationFormat = Literal["raw", "phase", "complex"]
-_FORMATS = ("raw", "phase", "complex")
 
 
 class RotatE(Model):
@@ -72,19 +72,13 @@ class RotatE(Model):
         layout: Layout = "halves",
     ) -> None:
         super().__init__(entity, relation)
-        if relation_format not in _FORMATS:
-            raise ValueError(
-                f"relation_format must be one of {', '.join(_FORMATS)}; got {relation_format!r}"
-            )
-        if norm not in ("modulus", "l2"):
-            raise ValueError(f"norm must be 'modulus' or 'l2'; got {norm!r}")
+        check_option("relation_format", relation_format, ("raw", "phase", "complex"))
+        check_option("norm", norm, ("modulus", "l2"))
         if not (math.isfinite(gamma) and gamma > -EPSILON):
             raise ValueError(f"gamma must be finite and above {-EPSILON}; got {gamma}")
         self.dim = self._range_dim = check_layout("entity", self.entity, layout)
         width = 2 * self.dim if relation_format == "complex" else self.dim
-        check_width(
-            "relation", self.relation, [width], f"{relation_format!r} for {self.dim} dimensions"
-        )
+        check_relation(self.relation, width, f"{relation_format!r} for {self.dim} dimensions")
         self.gamma, self.layout = gamma, layout
         self.relation_format, self.norm = relation_format, norm
         self.score = {

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from kgfast.models.base import GAMMA, Model, Side, check_width, query_rows
+from kgfast.models.base import GAMMA, Model, Side, check_option, check_relation, query_rows
 from kgfast.models.tables import Table
 
 
@@ -40,10 +40,9 @@ class TransE(Model):
         norm: Literal["l1", "l2"] = "l1",
     ) -> None:
         super().__init__(entity, relation)
-        if norm not in ("l1", "l2"):
-            raise ValueError(f"norm must be 'l1' or 'l2'; got {norm!r}")
+        check_option("norm", norm, ("l1", "l2"))
         self.dim = self.entity.shape[1]
-        check_width("relation", self.relation, [self.dim], "as entities")
+        check_relation(self.relation, self.dim, "as entities")
         self.gamma, self.norm, self.score = gamma, norm, norm
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

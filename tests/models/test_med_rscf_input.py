@@ -49,7 +49,7 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
             lambda: losses.med(MED(base("rotate"), [2, D]), TRIPLES, TRIPLES[:, 0], dims=[D, 2]),
             r"dims must increase; got \[8, 2\]",
         ),
-        (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be prefix or split"),
+        (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1, torch.inf)), "three finite numbers"),
         (lambda: MED(CP.init(N, R, D), [4, D], crop="split"), "CP cannot be cropped"),
