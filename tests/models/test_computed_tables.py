@@ -165,15 +165,6 @@ class TestModule:
         assert [name for name, _ in mixed.named_parameters()] == [*mixed.state_dict()]
         assert mixed.relation is relation
 
-    def test_a_leaf_that_is_no_parameter_keeps_its_gradient(self):
-        entity = torch.randn(ENTITIES, 4, requires_grad=True)
-        relation = torch.randn(RELATIONS, 4)
-        model = DistMult(entity, relation)
-        losses.nssa(model, HRT, POOL).backward()
-        assert bool(entity.grad.any())
-        assert model.entity is entity
-        assert not model.relation.requires_grad
-
     @pytest.mark.parametrize("name", ["conve", "rscf rotate", "med rscf", "reciprocal"])
     def test_a_model_with_parameters_of_its_own_takes_a_table_for_each_step(self, name):
         encoders, tables, make = made_of(name)
