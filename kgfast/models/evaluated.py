@@ -8,6 +8,7 @@ that treat rows equally (:func:`product`), perhaps on several threads.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
 
@@ -105,15 +106,26 @@ def run_alone(
 
     With ``parallel``, several threads may call ``work`` at once.
     """
-    if device.type != "cpu":
-        for number in range(chunks):
-            work(number)
-    elif parallel and chunks > 1 and torch.get_num_threads() > 1 and not _is_surrounded():
-        _share_out(work, chunks)
-    else:
-        with threads.one_here():
+    workers = min(torch.get_num_threads(), chunks)
+    if device.type != "cpu" or workers < 2 or not parallel or _is_surrounded():
+        with threads.one_here() if device.type == "cpu" else nullcontext():
             for number in range(chunks):
                 work(number)
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def alone(number: int) -> None:
+        with (
+            torch.inference_mode(inference),
+            torch.no_grad(),
+            ieee_arithmetic(0),
+            threads.one_here(),
+        ):
+            work(number)
+
+    with ThreadPoolExecutor(workers, "kgfast-queries") as pool:
+        for _ in pool.map(alone, range(chunks)):  # raises the error of a worker
+            pass
 
 
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
@@ -145,21 +157,3 @@ def _is_surrounded() -> bool:
     """Return whether the calling thread has settings that other threads would lack."""
     is_plain = threads.HAS_OWN_NUMBERS and torch.get_default_device().type == "cpu"
     return torch.is_autocast_enabled("cpu") or not is_plain
-
-
-def _share_out(work: Callable[[int], None], chunks: int) -> None:
-    """Call ``work`` on as many threads as torch has, with one thread of torch each."""
-    workers, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
-
-    def alone(number: int) -> None:
-        with (
-            torch.inference_mode(inference),
-            torch.no_grad(),
-            ieee_arithmetic(0),
-            threads.one_here(),
-        ):
-            work(number)
-
-    with ThreadPoolExecutor(min(workers, chunks), "kgfast-queries") as pool:
-        for _ in pool.map(alone, range(chunks)):  # raises the error of a worker
-            pass
