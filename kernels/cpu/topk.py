@@ -23,8 +23,8 @@ def topk(
     operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
-    queries, crops, shape = operands.queries, operands.crops, (operands.num_queries, k)
-    shape = shape if operands.dims is None else (len(crops), *shape)
+    queries, crops = operands.queries, operands.crops
+    shape = [operands.num_queries, k] if operands.dims is None else [len(crops), len(queries), k]
     scores = torch.empty(shape, dtype=queries.dtype, device="cpu")
     ids = torch.empty(shape, dtype=torch.int64, device="cpu")
     arguments = arguments_of(operands, operands.candidates.whole_bias)
