@@ -228,7 +228,7 @@ class Counts(NamedTuple):
     def of(cls, counts: Tensor, operands: Operands) -> "Counts":
         """Split counts ``[C, 4, B]`` into tensors that share no memory."""
         kinds = counts[0] if operands.dims is None else counts.transpose(0, 1)
-        return cls(*(kind.clone() for kind in kinds))
+        return cls(*map(torch.clone, kinds))
 
 
 class Above(NamedTuple):

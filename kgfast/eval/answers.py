@@ -118,11 +118,8 @@ class Answers(SearchResult):
 
     ids: Tensor
 
-    def __init__(
-        self, anchors: Tensor, others: Tensor, side: Side, vocabulary: VocabularyLike | None
-    ) -> None:
-        self.anchors, self._others, self.side = anchors, others, side
-        self._vocabularies = (None, None) if vocabulary is None else names_of(vocabulary)
+    def __init__(self, anchors: Tensor, others: Tensor, side: Side, names: Names) -> None:
+        self.anchors, self._others, self.side, self._vocabularies = anchors, others, side, names
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -205,12 +202,12 @@ class Predictions(Answers):
     --------
     >>> import torch
     >>> top = Predictions(torch.tensor([[0.0, -1.0]]), torch.tensor([[1, 0]]), torch.tensor([0]),
-    ...                   torch.tensor([0]), "tail", vocabulary=(["cat", "mouse"], ["eats"]))
+    ...                   torch.tensor([0]), "tail")
     >>> top
     Predictions of 1 tail query, k = 2
-    (cat, eats, ?)  mouse 0, cat -1
+    (0, 0, ?)  1 0, 0 -1
     >>> top[0]
-    [('mouse', 0.0), ('cat', -1.0)]
+    [(1, 0.0), (0, -1.0)]
     """
 
     def __init__(
@@ -220,10 +217,9 @@ class Predictions(Answers):
         anchors: Tensor,
         others: Tensor,
         side: Side,
-        *,
-        vocabulary: VocabularyLike | None = None,
+        names: Names = (None, None),
     ) -> None:
-        super().__init__(anchors, others, side, vocabulary)
+        super().__init__(anchors, others, side, names)
         self.scores, self.ids = scores, ids
 
     @property
@@ -280,10 +276,9 @@ class AnswersAbove(Answers):
         anchors: Tensor,
         others: Tensor,
         side: Side,
-        *,
-        vocabulary: VocabularyLike | None = None,
+        names: Names = (None, None),
     ) -> None:
-        super().__init__(anchors, others, side, vocabulary)
+        super().__init__(anchors, others, side, names)
         self.indptr, self.ids, self.scores = indptr, ids, scores
 
     def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:

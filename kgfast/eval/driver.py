@@ -197,7 +197,9 @@ class Call:
                 self._pass(job, waiting, advance)
                 waiting, filled = [], 0
             for queries in job.queries(section, source.home, size):
-                batches = queries.batches(size - filled, size)
+                batches = [queries]
+                if len(queries.rows) > size - filled:
+                    batches = queries.batches(size - filled, size)
                 if self._shares is not None:
                     batches = self._shares.share_of(batches)
                 for batch in batches:

@@ -105,7 +105,7 @@ def topk(
     with several("topk") as steps:
         call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
         search = BestSearch(model, queries, allowed, (dims, batch_size), k, pad)
-        return Predictions(*_searched(call, search), vocabulary=search.names)
+        return Predictions(*_searched(call, search))
 
 
 def above(
@@ -174,13 +174,19 @@ def above(
     options: dict[str, Any] = {"index": index, "progress": progress}
     call = Call(model, "predicting", dims=dims, max_memory=max_memory, **options)
     search = AboveSearch(model, queries, allowed, (dims, batch_size), threshold, max_results)
-    return AnswersAbove(*_searched(call, search), vocabulary=search.names)
+    return AnswersAbove(*_searched(call, search))
 
 
 def _searched(call: Call, search: Search) -> tuple[Any, ...]:
-    """Search; return the answers, and anchors, others and side of the queries."""
+    """Search; return the answers, anchors, others, side, and names of the queries."""
     call.run(search)
     answers = search.collected()
     search.results = []  # results know the search: memory would wait for the collector
     home = answers[0].device
-    return *answers, search.anchors.to(home), search.others.to(home), search.section.side
+    return (
+        *answers,
+        search.anchors.to(home),
+        search.others.to(home),
+        search.section.side,
+        search.names,
+    )

@@ -76,8 +76,6 @@ class Queries:
     def batches(self, first: int, size: int) -> "list[Queries]":
         """Cut the queries into a batch of ``first`` queries and others of ``size``."""
         count = len(self)
-        if count <= first:
-            return [self]
         starts = [0, *range(first, count, size)]
         return [self.part(slice(*ends)) for ends in zip(starts, [*starts[1:], count], strict=True)]
 

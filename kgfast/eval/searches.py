@@ -92,7 +92,7 @@ class Search(Job):
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
         """Make all queries; in order of relations if each relation has candidates."""
-        rows = places(self.num_queries)
+        rows = places(self.anchors.numel())
         if isinstance(section.given, TypeConstraints):
             rows = self.others.cpu().argsort(stable=True)
         return (self.some(section, rows, home),)
@@ -208,7 +208,7 @@ class BestSearch(Search):
 
     def begin(self, source: CandidateSource) -> None:
         is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
-        has_bound = self.num_queries and not self.pad and is_shared
+        has_bound = self.anchors.numel() and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
 
     def join(self, shares: Any) -> None:
@@ -343,8 +343,8 @@ def _queries_of(model: Any, queries: QueryIds, names: Names) -> tuple[Side, str,
     else:
         other = "relations"
         others = checked_ids_of(other, relations, model.num_relations, names[1])
-    anchors, others = (ids if ids.ndim else ids.reshape(1) for ids in (anchors, others))
-    others = others.to(anchors.device)
+    anchors = anchors if anchors.ndim else anchors.reshape(1)
+    others = (others if others.ndim else others.reshape(1)).to(anchors.device)
     sizes = anchors.numel(), others.numel()
     if sizes[0] != sizes[1]:  # a single id goes with all others
         if 1 not in sizes:

@@ -199,7 +199,7 @@ class KnownTriples:
         index = self._index(side)
         is_one = anchors.shape == relations.shape == (1,) and within is None
         is_one = is_one and anchors.dtype == relations.dtype == torch.int64
-        if is_one and index.answers_at_once:
+        if is_one and index.files is None and index.pairs.device.type == "cpu":
             ids = index.of_pair(int(anchors), int(relations))
             indptr = torch.tensor([0, len(ids)], dtype=torch.int64, device=anchors.device)
             return indptr, ids.to(anchors.device, torch.int64)

@@ -53,11 +53,6 @@ class PairIndex:
             self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
         return starts, ends
 
-    @property
-    def answers_at_once(self) -> bool:
-        """Return whether a lookup waits for no device, and its values need no checks."""
-        return self.files is None and self.pairs.device.type == "cpu"
-
     def of_pair(self, anchor: int, relation: int) -> Tensor:
         """Return the ids of one query; for many queries :meth:`slices` is faster."""
         if not (0 <= anchor < self.num_anchors and 0 <= relation < self.num_others):
