@@ -16,15 +16,15 @@ from kgfast.processes.steps import Processes
 
 
 class TrainingProcesses(Processes):
-    """Processes of one run, which wait ``timeout`` seconds for each other.
+    """Processes of one run, which wait ``timeout`` seconds for each other."""
 
-    Rows are sent from ``device``, the device of this process's tables.
-    """
-
-    def __init__(self, timeout: float, device: torch.device) -> None:
+    def __init__(self, timeout: float) -> None:
         super().__init__("kgfast.training.Trainer", timeout)
         self.agree({})
         self._numbers = self._rows = self.group()
+
+    def send_from(self, device: torch.device) -> None:
+        """Send rows from the device of this process's tables."""
         if device.type == "cuda":
             self._rows = self.group("nccl")
 

@@ -28,12 +28,9 @@ _LONGEST = 1e9  # seconds, 30 years: clocks of stores and groups count nanosecon
 
 
 class LostProcessError(RuntimeError):
-    """Error for a process that ended, hangs or never came; ``ranks`` says which.
+    """Error for processes that ended, hang or never came.
 
-    Attributes
-    ----------
-    ranks : tuple of int
-        The missing processes; empty if the store cannot be reached.
+    Attribute ``ranks``: the missing processes; empty if the store cannot be reached.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
@@ -55,8 +52,6 @@ class Processes:
     each step a process waits ``timeout`` seconds for all other processes.
     """
 
-    begun = 0  # number of calls of this process so far
-
     def __init__(self, call: str, timeout: float) -> None:
         check_timeout(timeout)
         join()
@@ -64,7 +59,6 @@ class Processes:
         self.timeout, self._call = timeout, call
         store = _get_default_store()
         number = store.add(f"kgfast/calls/{self.rank}", 1)
-        Processes.begun += 1
         self._store = PrefixStore(f"kgfast/{number}", store)
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
@@ -185,7 +179,11 @@ class Processes:
         keys = [f"{step}/{rank}" for rank in range(self.size)]
         try:
             self._store.set(keys[self.rank], note)
-            missing = self._missing(keys)
+            missing: tuple[int, ...] = ()
+            try:
+                self._store.wait(keys, timedelta(seconds=self.timeout))
+            except RuntimeError:
+                missing = tuple(i for i, key in enumerate(keys) if not self._store.check([key]))
             notes = [] if missing else self._store.multi_get(keys)
             if step and not missing:  # all processes have left the step before
                 self._store.delete_key(f"{step - 1}/{self.rank}")
@@ -203,31 +201,10 @@ class Processes:
             )
         return {rank: note.decode() for rank, note in enumerate(notes) if note}
 
-    def _missing(self, keys: list[str]) -> tuple[int, ...]:
-        """Wait for keys; return the processes that did not set theirs in time."""
-        try:
-            self._store.wait(keys, timedelta(seconds=self.timeout))
-        except RuntimeError:
-            return tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
-        return ()
-
 
 def was_told(error: BaseException) -> bool:
     """Return whether all other processes know an error already."""
     return isinstance(error, OtherProcessError) or _TOLD in error.__dict__
-
-
-@contextmanager
-def announcing(call: str) -> Iterator[None]:
-    """Tell other processes of an error before this process begins a call of all processes."""
-    join()
-    begun = Processes.begun
-    try:
-        yield
-    except BaseException as error:
-        if begun == Processes.begun:
-            Processes(call, 1.0).tell(error)
-        raise
 
 
 def check_timeout(timeout: Any) -> None:

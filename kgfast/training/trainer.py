@@ -314,15 +314,16 @@ class Trainer:
 def _placed(config: Config) -> tuple[torch.device, Assignment]:
     """Return the device and the assignment of a config, for one process or for torchrun's."""
     if dist.is_available():
-        from kgfast.processes.steps import announcing, num_processes
+        from kgfast.processes.steps import num_processes
 
         if num_processes() > 1:
-            with announcing("kgfast.training.Trainer"):
-                from kgfast.processes.messages import TrainingProcesses
-                from kgfast.processes.together import Together
+            from kgfast.processes.messages import TrainingProcesses
+            from kgfast.processes.together import Together
 
-                device = device_of(config)
-                return device, Together(TrainingProcesses(config.distributed.timeout, device))
+            processes = TrainingProcesses(config.distributed.timeout)
+            device = processes.together(lambda: device_of(config))
+            processes.send_from(device)
+            return device, Together(processes)
     return device_of(config), ALONE
 
 

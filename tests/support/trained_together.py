@@ -40,9 +40,6 @@ transe, margin, pool, dense
 rotate, med
     model.name=rotate  model.base_dim=8  model.gamma=6.0  med.dims=[2,4,8]  data.neg_size=8
     data.filter_negatives=true  optim.name=adam  optim.lr=0.01
-complex, nssa, bf16
-    model.name=complex  model.base_dim=8  data.neg_size=8  data.negatives=shared  train.amp=bf16
-    optim.name=row_adam  optim.lr=0.01
 transe, med and rscf
     model.name=transe  model.base_dim=8  model.gamma=6.0  model.use_rscf=true  med.dims=[4,8]
     data.neg_size=8  data.negatives=shared  optim.name=row_adam

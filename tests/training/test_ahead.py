@@ -111,19 +111,6 @@ def test_a_run_with_unread_losses_resumes_bit_equal(tmp_path, as_on_a_gpu, at):
     assert rows == losses
 
 
-def test_losses_are_read_for_the_log_and_before_states_and_evaluations(as_on_a_gpu, monkeypatch):
-    read, at = Run.read_losses, []
-
-    def noted(self):
-        if self._read_at != self.state.step:
-            at.append(self.state.step)
-        read(self)
-
-    monkeypatch.setattr(Run, "read_losses", noted)
-    trained()
-    assert at == [5, 8, 10, 12]
-
-
 @pytest.mark.parametrize(
     ("spoiled", "every", "where"),
     [(6, 5, "a step from 5 to 7"), (11, 5, "a step from 10 to 11"), (3, 1, "step 3")],

@@ -77,28 +77,6 @@ def test_nothing_is_touched_before_all_is_checked(root, name):
     assert_same_tensors(optimizer.tensors(), whole)
 
 
-def test_a_parameter_without_a_gradient_so_far(root):
-    """A state is written with its first values; torch makes it at the first gradient only."""
-    config = ring_trainer(root, None, **DENSE).config
-    model = build_model(config, 12, 2)
-    optimizer = Optimizer(model, config.optim, lazy=False)
-    model.entity.grad = torch.ones_like(model.entity)
-    optimizer.step(0.1)
-    tensors = optimizer.tensors()
-    assert not tensors["relation.step"]
-    assert not tensors["relation.exp_avg"].any()
-    again_model = build_model(config, 12, 2)
-    again_model.load_state_dict(model.state_dict())
-    again = Optimizer(again_model, config.optim, lazy=False)
-    again.load(tensors)
-    for it, one in ((optimizer, model), (again, again_model)):
-        for table in (one.entity, one.relation):
-            table.grad = torch.full_like(table, 0.5)
-        it.step(0.1)
-    assert_same_tensors(again_model.state_dict(), model.state_dict())
-    assert_same_tensors(again.tensors(), optimizer.tensors())
-
-
 def test_values_of_the_state(root):
     _, meta = checkpoint.load(root / "lazy" / "last.safetensors")
     whole = meta["state"]
