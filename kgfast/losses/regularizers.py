@@ -102,7 +102,7 @@ def dura(
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
     _check_fits("dura", uses.model, _OF_PRODUCTS)
     places = numbers(len(uses.anchors), uses.anchors.device)
-    total = sum(_squares(rows) for rows in uses.entities())
+    total = torch.stack([_squares(rows) for rows in uses.entities()]).sum(0)
     for rows, predicted in ((uses.anchors, uses.side), (uses.targets, _other(uses.side))):
         queries = uses.model.with_entity(rows).queries(places, uses.relations, predicted)
         total = total + _squares(queries)

@@ -1,6 +1,7 @@
 """Arguments of above(): thresholds, and the number of results."""
 
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +13,14 @@ MAX_RESULTS = 10_000_000
 
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
     """Return checked thresholds float64 ``[count]`` on a device."""
-    if isinstance(threshold, Tensor):
-        numbers = threshold.detach()
-    elif isinstance(threshold, Real) and not isinstance(threshold, bool):
-        numbers = torch.tensor(float(threshold), dtype=torch.float64, device=device)
+    value: Any = threshold
+    if isinstance(value, Tensor):
+        numbers = value.detach()
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        numbers = torch.tensor(float(value), dtype=torch.float64, device=device)
     else:
         raise TypeError(
-            f"threshold must be a number, or a tensor of one for each query; got {shown(threshold)}"
+            f"threshold must be a number, or a tensor of one for each query; got {shown(value)}"
         )
     if not numbers.is_floating_point():
         raise TypeError(f"threshold must be floating point; got {numbers.dtype}")

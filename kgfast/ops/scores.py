@@ -163,13 +163,11 @@ def _backward(
         of_bias = bias_gradient_of(grad, index, operands.bias)
     made, nothing = Gradients(), torch.empty(0, dtype=torch.int64, device=grad.device)
     if not grad.numel():
-        table = operands.table[:0] if sparse else operands.table
-        inputs = zip((operands.queries, table, operands.factor), needed, strict=True)
+        table, factor = operands.table[:0] if sparse else operands.table, operands.factor
         made = Gradients(
-            *(
-                torch.zeros_like(values) if wanted and values is not None else None
-                for values, wanted in inputs
-            )
+            torch.zeros_like(operands.queries) if needed.queries else None,
+            torch.zeros_like(table) if needed.table else None,
+            torch.zeros_like(factor) if factor is not None and needed.factor else None,
         )
     elif any(needed):
         rows = NamedRows(besides) if sparse else None

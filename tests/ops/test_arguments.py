@@ -80,27 +80,19 @@ VALUES = [  # operators, a change, the message
     (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 1, 2)}, r"targets must have shape \[2\]"),
     (("rank_counts", *CROSS_ENTROPY), {"targets": ids(0, 6)},
      r"targets\[1\] must be in 0 .. 5; got 6"),
-    (("rank_counts", *CROSS_ENTROPY), {"targets": ids(-1, 0)},
-     r"targets\[0\] must be in 0 .. 5; got -1"),
     (("indexed_scores",), {"index": ids(0, 1)}, r"index must have shape \[2, \*\]"),
-    (("indexed_scores",), {"index": ids(0, 1, 2)[None]}, r"shape \[2, \*\]"),
     (("indexed_scores",), {"index": torch.zeros(B, 3, device="meta").long()},
      "index must be on cpu"),
     (("indexed_scores",), {"index": ids(0, 5, 1, 2, 6, 9).view(B, 3)},
      r"index\[1, 1\] must be in 0 .. 5; got 6"),
-    (("indexed_scores",), {"index": ids(0, -1, 1, 2, 6, 9).view(B, 3)},
-     r"index\[0, 1\] must be in 0 .. 5; got -1"),
     (BCE, {"positive_indptr": ids(0, 0)}, r"positive_indptr must have shape \[3\]"),
     (BCE, {"positive_indptr": ids(0, 3, 2)}, "positive_indptr must rise from 0 to len"),
     (BCE, {"positive_indptr": ids(0, 2, 2)}, "positive_indptr: row 1 has no positives"),
     (BCE, {"positive_indices": ids(0, 6)}, r"positive_indices\[1\] must be in 0 .. 5; got 6"),
-    (BCE, {"positive_indices": ids(-1, 6)}, r"positive_indices\[0\] must be in 0 .. 5; got -1"),
     (BCE, {"label_c": math.nan}, "label_c must be finite; got nan"),
     (CROSS_ENTROPY, {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\)"),
     (CROSS_ENTROPY, {"label_smoothing": -0.1}, r"in \[0, 1\); got -0.1"),
-    (CROSS_ENTROPY, {"label_smoothing": math.nan}, r"in \[0, 1\); got nan"),
     (TOTALS, {"divisor": 0.0}, r"^divisor must be positive; got 0.0"),
-    (TOTALS, {"divisor": -1}, r"^divisor must be "),
     (TOTALS, {"divisor": math.nan}, "divisor must be finite; got nan"),
 ]  # fmt: skip
 TYPES = [
@@ -135,11 +127,8 @@ MOVED = [
     ({"factor": None}, "queries must have 8 columns, query"),
     ({"factor": torch.zeros(5, 2)}, r"shape \[6, 2\]; got \[5"),
     ({"factor": torch.zeros(N, 1)}, r"must have shape \[6, 2\]"),
-    ({"factor": torch.zeros(N, 4)}, r"must have shape \[6, 2\]"),
     ({"factor": torch.zeros(12)}, r"must have shape \[6, 2\]"),
-    ({"candidates": torch.zeros(N, 3)}, "needs rows of pairs re, im"),
     ({"factor": torch.full((N, 2), 2.0**12)}, r"angles up to 1.68e\+07 radians; at most 2\^20"),
-    ({"score": "rotate"}, "score rotate takes none"),
 ]
 
 
@@ -171,34 +160,22 @@ def test_rows_must_be_dense_tensors(name):
 
 def test_factors_and_indices_must_be_dense():
     rows = {"queries": torch.ones(B, 3 * G), "score": "rscf_l1"}
-    for name in ("pairwise_scores", "indexed_scores", "rank_counts", "topk"):
-        sparse = torch.ones(N, G).to_sparse()
-        refused(name, TypeError, "^factor must be dense", factor=sparse, **rows)
-        for dims, message in ((3, "^dims must be a sequence"), (["a"], r"^dims\[0\] must be an")):
-            refused(name, TypeError, message, dims=dims, factor=torch.ones(N, G), **rows)
-    sparse = ids(0, 5).to_sparse()
-    refused("rank_counts", TypeError, "^targets must be dense", targets=sparse)
+    for name in (*SCORED, *RANKS):
+        refused(
+            name, TypeError, "^factor must be dense", factor=torch.ones(N, G).to_sparse(), **rows
+        )
+    refused("pairwise_scores", TypeError, "^dims must be a sequence", dims=3)
+    refused("rank_counts", TypeError, "^targets must be dense", targets=ids(0, 5).to_sparse())
     sparse = torch.ones(2, 1).long().to_sparse()
     refused("indexed_scores", TypeError, "^index must be dense", index=sparse)
 
 
 @pytest.mark.parametrize(
     ("name", "argument"),
-    [
-        ("bce", "label_a"),
-        ("bce_total", "label_c"),
-        ("bce_total", "divisor"),
-        ("cross_entropy", "label_smoothing"),
-        ("cross_entropy_total", "label_smoothing"),
-        ("cross_entropy_total", "divisor"),
-    ],
+    [("bce", "label_a"), ("bce_total", "divisor"), ("cross_entropy", "label_smoothing")],
 )
 def test_numbers_are_named(name, argument):
     for value in ("x", [1.0], torch.ones(2)):
         refused(name, TypeError, f"^{argument} must be a number; got", **{argument: value})
     for value in (math.nan, math.inf, 10**400):
         refused(name, ValueError, f"^{argument} must be ", **{argument: value})
-
-
-def test_a_name_of_a_score_is_a_string():
-    refused("pairwise_scores", ValueError, r"^score must be one of dot, .*; got \[\]", score=[])

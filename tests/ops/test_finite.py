@@ -118,13 +118,13 @@ def test_a_factor_is_named(backend):
     queries, table = torch.ones(B, 6), torch.ones(N, 2)
     factor = torch.ones(N, 2)
     factor[5, 1] = INF
-    for call in (
-        lambda: ops.pairwise_scores(queries, table, "rscf_l1", factor=factor),
-        lambda: ops.indexed_scores(queries, table, INDEX, "rscf_l1", factor=factor),
-        lambda: ops.rank_counts(queries, table, TARGETS, *NONE, "rscf_l1", factor=factor),
+    for call, *given in (
+        (ops.pairwise_scores,),
+        (ops.indexed_scores, INDEX),
+        (ops.rank_counts, TARGETS, *NONE),
     ):
         with pytest.raises(ValueError, match="factor: row 5 holds a NaN or an infinity"):
-            call()
+            call(queries, table, *given, "rscf_l1", factor=factor)
 
 
 @pytest.mark.parametrize("subset", [None, [5, 0]])

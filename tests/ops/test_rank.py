@@ -1,7 +1,5 @@
 """Ranks and the best k: their contract with torch, and dispatch."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -136,13 +134,6 @@ def test_a_missing_extension_falls_back_with_one_warning(monkeypatch):
         counts = ops.rank_counts(**arguments())
     assert len(counts[0]) == 2
     ops.rank_counts(**arguments())  # warnings of kgfast are errors: a second one would fail
-
-
-def test_an_instruction_set_that_this_machine_lacks(monkeypatch):
-    monkeypatch.setattr(cpu, "extension", SimpleNamespace(find_isa=lambda name: ""))
-    monkeypatch.setenv("KGFAST_CPU_ISA", "avx512")
-    with pytest.raises(ValueError, match="KGFAST_CPU_ISA=avx512: this machine lacks avx512"):
-        cpu.isa()
 
 
 def test_an_unknown_instruction_set(monkeypatch):
