@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from .backend import kernel_of
 from .checks import inside_of
 from .operands import Gradients, NamedRows, Need, Operands
 from .sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
@@ -108,7 +107,7 @@ class NegativeLosses:
         if loss.formula == "logistic":
             rows = -_masked(logsigmoid(-negative), loss.mask).sum(1)
             return (rows - logsigmoid(positive), *unused)
-        kernel = kernel_of(self._backend, "adversarial")
+        kernel = getattr(self._backend, "adversarial", None)
         if kernel is not None and loss.mask is None:
             rows, peaks, masses = kernel.rows(negative, loss.parameter)
             return (rows - logsigmoid(positive)) / 2, peaks, masses
@@ -127,7 +126,7 @@ class NegativeLosses:
             return -slopes.sum(1), slopes
         half = grad / 2 if loss.formula == "nssa" else grad
         of_positive = -(-made.positive).sigmoid_() * half
-        kernel = kernel_of(self._backend, "adversarial")
+        kernel = getattr(self._backend, "adversarial", None)
         if loss.formula == "logistic":
             slopes = _masked(negative.sigmoid().mul_(half[:, None]), loss.mask)
         elif kernel is not None and loss.mask is None:

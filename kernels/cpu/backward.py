@@ -46,7 +46,7 @@ class _RowGroups(NamedTuple):
 
 def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
     """Return the gradients of the scores of all pairs."""
-    grad = _with_axis(operands, grad)
+    grad = (grad[None] if operands.dims is None else grad).float()  # [C, B, K]
     sums = _room(operands, need) if into is None else Gradients(into.queries, into.table)
     adds_to_table = into is not None and into.adds_to_table
     for place, columns in enumerate(_columns(operands, grad)):
@@ -58,11 +58,6 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
         if sums.queries is not None and of_queries is not None and of_queries is not sums.queries:
             sums.queries.add_(of_queries)
     return sums
-
-
-def _with_axis(operands: Operands, grad: Tensor) -> Tensor:
-    """Return a gradient of scores as float32 ``[C, B, K]``."""
-    return (grad[None] if operands.dims is None else grad).float()
 
 
 def _room(operands: Operands, need: Need, count: int | None = None) -> Gradients:
@@ -173,7 +168,8 @@ def indexed_backward(
         for gradient in gradients[1:3]:
             if gradient is not None:
                 gradient.zero_()
-    grad = _over_lengths(operands, _with_axis(operands, grad), index)
+    grad = (grad[None] if operands.dims is None else grad).float()  # [C, B, K]
+    grad = _over_lengths(operands, grad, index)
     extension.indexed_backward(
         *arguments_of(operands, None),
         operands.crops,

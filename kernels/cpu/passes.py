@@ -38,11 +38,10 @@ def _walk(
 ) -> None:
     """Walk once over contiguous ``scores``.
 
-    ``sums`` are float64 numbers of each row; ``factors`` are up to three float32 numbers of each
-    row: shift, scale and share.
+    ``sums`` are float64 numbers of each row; ``factors`` are up to three contiguous float32 numbers
+    of each row: shift, scale and share.
     """
     rows, columns = scores.shape
-    numbers = [None if factor is None else factor.contiguous() for factor in factors]
     extension.loss_pass(
         machine(),
         walk,
@@ -50,7 +49,7 @@ def _walk(
         rows,
         columns,
         *(*sums, None, None, None)[:3],
-        *(*numbers, None, None, None)[:3],
+        *(*factors, None, None, None)[:3],
         constant=constant,
     )
 
