@@ -58,13 +58,13 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, checks)
         if isinstance(loss, Bce):
-            rows, _ = self._bce(operands, loss, _weights(operands, 1.0), _NOTHING)
+            rows, _ = self._bce_tiles(operands, loss, _weights(operands, 1.0), _NOTHING)
         else:
             pairs = operands.num_queries * operands.candidates.num_rows
             plan = self._backend.loss_plan(operands)
             keep = keep and pairs <= plan.kept
             kept = operands.queries.new_empty(pairs, dtype=plan.dtype) if keep else None
-            rows, _ = self._cross_entropy(_TileSweep(self._backend, operands, kept=kept), loss)
+            rows, _ = self._softmax_tiles(_TileSweep(self._backend, operands, kept=kept), loss)
             rows = rows._replace(scores=kept)
         if checks is not None:
             checks.scores(rows.linear)
@@ -84,7 +84,7 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, None)
         if isinstance(loss, Bce):
-            return self._bce(operands, loss, weights.contiguous(), need)[1]
+            return self._bce_tiles(operands, loss, weights.contiguous(), need)[1]
         assert rows is not None
         assert rows.logsumexp is not None
         sweep = _TileSweep(self._backend, operands, need, kept=rows.scores)
@@ -113,10 +113,10 @@ class Losses:
         loss = _safe_labels(operands, loss, checks)
         weights, gradients = _weights(operands, 1 / divisor), LossGradients(None, None, None)
         if isinstance(loss, Bce):
-            rows, gradients = self._bce(operands, loss, weights, need)
+            rows, gradients = self._bce_tiles(operands, loss, weights, need)
         elif any(need) and (step := self._queries_at_once(operands)):
             sweep = _TileSweep(self._backend, operands, need, step)
-            rows, gradients = self._cross_entropy(sweep, loss, weights)
+            rows, gradients = self._softmax_tiles(sweep, loss, weights)
         else:
             rows = self.value(operands, loss, keep=any(need))
             if any(need):
@@ -134,7 +134,7 @@ class Losses:
             for gradient in gradients:
                 gradient.mul_(factor)
 
-    def _bce(
+    def _bce_tiles(
         self, operands: Operands, loss: Bce, weights: Tensor, need: LossNeed
     ) -> tuple[LossRows, LossGradients]:
         """Sweep scores once for rows and gradients.
@@ -163,7 +163,7 @@ class Losses:
                 sweep.backward(tile)
         return LossRows(rows.to(result_dtype(operands)), linear), sweep.gradients()
 
-    def _cross_entropy(
+    def _softmax_tiles(
         self, sweep: "_TileSweep", loss: CrossEntropy, weights: Tensor | None = None
     ) -> tuple[LossRows, LossGradients]:
         """Make rows; with weights also the gradients, from tiles of whole rows."""

@@ -108,10 +108,7 @@ def _backward_of_rows(
     of_rows = gradients.table, gradients.factor
     targets = of_rows
     if operands.num_queries > _ROWS and _is_summed_apart(*of_rows):
-        targets = tuple(
-            None if rows is None else torch.zeros_like(rows, dtype=torch.float32)
-            for rows in of_rows
-        )
+        targets = _zeros_for(gradients.table), _zeros_for(gradients.factor)
     for first in range(0, max(1, operands.num_queries), _ROWS):
         rows = slice(first, first + _ROWS)
         block, part = grad[:, rows], operands.of_queries(rows)
@@ -125,6 +122,11 @@ def _backward_of_rows(
     for gradient, target in zip(of_rows, targets, strict=True):
         if gradient is not None and target is not None and gradient is not target:
             gradient.copy_(target)
+
+
+def _zeros_for(gradient: Tensor | None) -> Tensor | None:
+    """Make float32 zeros in which a gradient is summed."""
+    return None if gradient is None else torch.zeros_like(gradient, dtype=torch.float32)
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:

@@ -42,16 +42,10 @@ def _walk(
     of each row: shift, scale and share.
     """
     rows, columns = scores.shape
-    extension.loss_pass(
-        machine(),
-        walk,
-        scores,
-        rows,
-        columns,
-        *(*sums, None, None, None)[:3],
-        *(*factors, None, None, None)[:3],
-        constant=constant,
-    )
+    a, b, c = (*sums, None, None, None)[:3]
+    shift, scale, share = (*factors, None, None, None)[:3]
+    numbers = a, b, c, shift, scale, share
+    extension.loss_pass(machine(), walk, scores, rows, columns, *numbers, constant=constant)
 
 
 class _FusedPasses(Passes):

@@ -14,9 +14,9 @@ from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Ope
 from ..passes import TORCH_PASSES
 from .listed import list_counts as list_counts
 from .listed import list_topk as list_topk
-from .rank import rank_counts
+from .rank import rank_counts as rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
-from .topk import topk
+from .topk import topk as topk
 
 _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 

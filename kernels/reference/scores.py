@@ -103,12 +103,11 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
             for column, gradient in gradients:
                 # Unlike index_add_, this sums in a fixed order on every device.
                 total[:, column].index_put_((rows[part],), gradient, accumulate=True)
-    results = [
+    queries, table, factor = (
         None if total is None or rows is None else total.to(rows.dtype)
         for (total, _), rows in zip(sums, inputs, strict=True)
-    ]
-    is_of_rows = need.table or need.factor
-    return Gradients(*results, ids=distinct if is_of_rows else None)
+    )
+    return Gradients(queries, table, factor, distinct if need.table or need.factor else None)
 
 
 def _as_multiplied(operands: Operands) -> Operands:
