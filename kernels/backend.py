@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from .checks import Checks
@@ -58,17 +57,6 @@ class Composition(NamedTuple):
         return relation.ndim == 2 and relation.shape[1] == needed and not relation.is_neg()
 
 
-class LossPlan(NamedTuple):
-    """Sizes in which a backend cuts losses over all candidates."""
-
-    scratch: int  # most scores of a chunk
-    dtype: torch.dtype  # dtype of the scratch, and of sums of gradients of queries
-    # Queries that are swept together; None for all. Only float32 tables are served in blocks, since
-    # gradients of later queries are added to those of earlier queries.
-    num_queries: int | None = None
-    kept: int = 0  # most scores that may be stored from a loss to its gradients
-
-
 class Backend(Protocol):
     """Module that scores, ranks, and carries gradients back.
 
@@ -81,8 +69,7 @@ class Backend(Protocol):
 
     If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
     N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for
-    all pairs without crops. Such a backend has ``passes`` (:class:`.passes.Passes`) and
-    ``loss_plan(operands)``, which returns a :class:`LossPlan`.
+    all pairs without crops. Such a backend has ``passes`` (:class:`.passes.Passes`).
     """
 
     name: str

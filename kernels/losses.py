@@ -34,6 +34,15 @@ _WIDEST_TILE = 1 << 14
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
+class LossPlan(NamedTuple):
+    """Sizes, in scores, in which losses over all candidates are cut."""
+
+    scratch: int  # most scores of a tile
+    dtype: torch.dtype  # dtype of the scratch, and of sums of gradients of queries
+    queries: int | None = None  # queries that are swept together; None for all
+    kept: int = 0  # most scores that may be stored from a loss to its gradients
+
+
 class Losses:
     """Losses of a backend that scores tiles of candidates; others override all methods.
 
@@ -41,8 +50,8 @@ class Losses:
     nothing is read out of bounds.
     """
 
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
+    def __init__(self, backend: Any, plan: LossPlan) -> None:
+        self._backend, self.plan = backend, plan
 
     def value(
         self,
@@ -61,10 +70,9 @@ class Losses:
             rows, _ = self._bce_tiles(operands, loss, _weights(operands, 1.0), _NOTHING)
         else:
             pairs = operands.num_queries * operands.candidates.num_rows
-            plan = self._backend.loss_plan(operands)
-            keep = keep and pairs <= plan.kept
-            kept = operands.queries.new_empty(pairs, dtype=plan.dtype) if keep else None
-            rows, _ = self._softmax_tiles(_TileSweep(self._backend, operands, kept=kept), loss)
+            keep = keep and pairs <= self.plan.kept
+            kept = operands.queries.new_empty(pairs, dtype=self.plan.dtype) if keep else None
+            rows, _ = self._softmax_tiles(self._sweep(operands, kept=kept), loss)
             rows = rows._replace(scores=kept)
         if checks is not None:
             checks.scores(rows.linear)
@@ -87,8 +95,7 @@ class Losses:
             return self._bce_tiles(operands, loss, weights.contiguous(), need)[1]
         assert rows is not None
         assert rows.logsumexp is not None
-        sweep = _TileSweep(self._backend, operands, need, kept=rows.scores)
-        grad = weights.double()
+        sweep, grad = self._sweep(operands, need, kept=rows.scores), weights.double()
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         near = rows.logsumexp.to(sweep.dtype)
         scale = grad * (near.double() - rows.logsumexp).exp_()
@@ -115,8 +122,7 @@ class Losses:
         if isinstance(loss, Bce):
             rows, gradients = self._bce_tiles(operands, loss, weights, need)
         elif any(need) and (step := self._queries_at_once(operands)):
-            sweep = _TileSweep(self._backend, operands, need, step)
-            rows, gradients = self._softmax_tiles(sweep, loss, weights)
+            rows, gradients = self._softmax_tiles(self._sweep(operands, need, step), loss, weights)
         else:
             rows = self.value(operands, loss, keep=any(need))
             if any(need):
@@ -145,7 +151,7 @@ class Losses:
         """
         sign = -1.0 if loss.a + loss.c > 0.5 else 1.0
         rest = 1.0 - loss.a - 2.0 * loss.c if sign < 0 else -loss.a
-        sweep = _TileSweep(self._backend, operands, need)
+        sweep = self._sweep(operands, need)
         rows, linear = _row_sums(operands, 2)
         for tile in sweep.tiles(loss):
             scores, places, queries = tile.scores, tile.positives, tile.queries
@@ -187,13 +193,14 @@ class Losses:
             rows -= linear * share
         return LossRows(rows.to(result_dtype(operands)), linear, logsumexp), sweep.gradients()
 
+    def _sweep(self, operands: Operands, *options: Any, **more: Any) -> "_TileSweep":
+        return _TileSweep(self._backend, self.plan, operands, *options, **more)
+
     def _queries_at_once(self, operands: Operands) -> int:
         """Count the queries per block when gradients are made ahead; 0 disables that."""
-        plan, count = self._backend.loss_plan(operands), operands.num_queries
-        # gradients of blocks are added up in the table's gradient
-        if plan.num_queries is None or not count:
+        count, most = operands.num_queries, self.plan.kept // max(1, operands.candidates.num_rows)
+        if not (count and _adds_in_place(operands)):
             return 0
-        most: int = plan.kept // max(1, operands.candidates.num_rows)
         if most < min(count, _LEAST_QUERIES):
             return 0
         blocks = -(-count // most)
@@ -219,15 +226,17 @@ class _TileSweep:
     def __init__(
         self,
         backend: Any,
+        plan: LossPlan,
         operands: Operands,
         need: LossNeed = _NOTHING,
         whole_rows: int = 0,
         kept: Tensor | None = None,
     ) -> None:
-        plan, count = backend.loss_plan(operands), max(1, operands.num_queries)
-        queries, table = operands.queries, operands.table
+        queries, table, count = operands.queries, operands.table, max(1, operands.num_queries)
         self._backend, self.operands, self.dtype = backend, operands, plan.dtype
-        self._step = whole_rows or (count if kept is not None else plan.num_queries or count)
+        self._step = whole_rows or count
+        if plan.queries and not whole_rows and kept is None and _adds_in_place(operands):
+            self._step = plan.queries
         self._width = max(1, len(table))
         if kept is None and not whole_rows:
             self._width = min(_WIDEST_TILE, max(1, plan.scratch // min(count, self._step)))
@@ -280,6 +289,11 @@ class _TileSweep:
         if of_queries is not None:
             of_queries = of_queries.to(self.operands.queries.dtype)
         return LossGradients(of_queries, self._table, self._bias)
+
+
+def _adds_in_place(operands: Operands) -> bool:
+    """Return whether gradients of a block of queries can be added to the table's gradient."""
+    return operands.table.dtype == torch.float32
 
 
 def _safe_labels(

@@ -10,8 +10,8 @@ import sys
 import torch
 from torch import Tensor
 
-from ..backend import Into, LossPlan
-from ..losses import Losses
+from ..backend import Into
+from ..losses import Losses, LossPlan
 from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import updates
@@ -25,13 +25,12 @@ from .scores import scores as scores
 from .topk import list_topk as list_topk
 from .topk import topk as topk
 
-_LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
-_LOSS_KEPT = 12 << 20  # scores: 48 MiB
-_LOSS_QUERIES = 4096  # queries that are swept together, so that chunks of candidates stay wide
+# Scores of 8 MiB, and of 48 MiB that are kept; chunks of 4,096 queries stay wide.
+_PLAN = LossPlan(scratch=1 << 21, dtype=torch.float32, queries=4096, kept=12 << 20)
 
 name = "cpu"
 defers_checks = False
-losses = Losses(sys.modules[__name__])
+losses = Losses(sys.modules[__name__], _PLAN)
 passes = PASSES
 adversarial = ADVERSARIAL
 negatives = NegativeLosses(sys.modules[__name__])
@@ -53,10 +52,3 @@ def backward(
     if index is None:
         return pairwise_backward(operands, grad, need, into)
     return indexed_backward(operands, grad, index, need, rows)
-
-
-def loss_plan(operands: Operands) -> LossPlan:
-    """Return the sizes in which losses over all candidates are cut."""
-    in_blocks = operands.table.dtype == torch.float32
-    queries = _LOSS_QUERIES if in_blocks else None
-    return LossPlan(_LOSS_SCRATCH, torch.float32, queries, kept=_LOSS_KEPT)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from .. import above as shared
-from ..backend import Into, LossPlan
+from ..backend import Into
 from ..checks import Checks
-from ..losses import Losses
+from ..losses import Losses, LossPlan
 from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from ..passes import TORCH_PASSES
@@ -18,11 +18,9 @@ from .rank import rank_counts as rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk as topk
 
-_LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
-
 name = "reference"
 defers_checks = False
-losses = Losses(sys.modules[__name__])
+losses = Losses(sys.modules[__name__], LossPlan(1 << 16, torch.float64))
 passes = TORCH_PASSES
 negatives = NegativeLosses(sys.modules[__name__])
 precisions: tuple[str, ...] = PRECISIONS
@@ -54,8 +52,3 @@ def backward(
         return all_gradients(operands, grad, need, into)
     gradients = indexed_gradients(operands, grad, index, need)
     return gradients.spread(operands, need) if rows is None else gradients.of_rows(rows)
-
-
-def loss_plan(operands: Operands) -> LossPlan:
-    """Return the sizes in which losses over all candidates are cut."""
-    return LossPlan(_LOSS_SCRATCH, torch.float64)

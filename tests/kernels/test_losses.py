@@ -28,9 +28,10 @@ EVERY_NEED = True, True, True
 def small_passes(monkeypatch) -> None:
     """Make several blocks of queries, chunks of candidates, and sums that are added on the way."""
     # tests of the reference split further
-    monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", 1 << 20)
-    monkeypatch.setattr(cpu_backend, "_LOSS_SCRATCH", 7 * 64)
-    monkeypatch.setattr(cpu_backend, "_LOSS_QUERIES", 7)
+    whole = reference_backend.losses.plan._replace(scratch=1 << 20)
+    small = cpu_backend.losses.plan._replace(scratch=7 * 64, queries=7)
+    monkeypatch.setattr(reference_backend.losses, "plan", whole)
+    monkeypatch.setattr(cpu_backend.losses, "plan", small)
     if CAN_RUN:
         from kgfast.kernels.triton import loss_tiles
         from kgfast.kernels.triton import losses as triton_losses

@@ -41,7 +41,8 @@ def all_equal(found, expected):
 def blocks(monkeypatch):
     """Let cross entropy take two queries at once, the last block of one."""
     monkeypatch.setattr(losses, "_LEAST_QUERIES", 2)
-    monkeypatch.setattr(cpu_backend, "_LOSS_KEPT", 2 * N)
+    plan = cpu_backend.losses.plan._replace(kept=2 * N)
+    monkeypatch.setattr(cpu_backend.losses, "plan", plan)
 
 
 @EACH

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from kgfast.kernels import losses
-from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.passes import TORCH_PASSES
@@ -72,18 +71,14 @@ class Table:
     name, defers_checks, passes = "table", False, TORCH_PASSES
     adversarial = row_updates = None
 
-    def __init__(self, scores: torch.Tensor, scratch: int, num_queries: int | None) -> None:
+    def __init__(self, scores: torch.Tensor) -> None:
         self.table, self.gradient = scores, torch.full_like(scores, torch.nan)
-        self.plan = LossPlan(scratch, torch.float32, num_queries)
 
     def operands(self) -> Operands:
         rows, count = self.table.shape
         queries, candidates = torch.arange(rows), torch.arange(count)
         prepared = Prepared(candidates[:, None].float(), get_score("dot"))
         return Operands(queries[:, None].float(), prepared)
-
-    def loss_plan(self, operands: Operands) -> LossPlan:
-        return self.plan
 
     def scores(self, operands, index=None, *, out=None):
         return out.copy_(self.table[places(operands)])
@@ -108,9 +103,9 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     targets = torch.randint(150, (7,), generator=generator)
     leaf = scores.double().requires_grad_()
     grad = torch.randn(7, generator=generator)
-    backend = Table(scores, scratch, num_queries)
+    backend, plan = Table(scores), losses.LossPlan(scratch, torch.float32, num_queries)
     operands, need = backend.operands(), LossNeed(False, True, True)
-    chunked = losses.Losses(backend)
+    chunked = losses.Losses(backend, plan)
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
