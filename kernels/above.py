@@ -49,7 +49,7 @@ def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if dtype == torch.float64:
         return thresholds
-    with ieee_arithmetic(len(thresholds)):
+    with ieee_arithmetic():
         near = thresholds.float()
         up = torch.full_like(near, torch.inf)
         near = torch.where(near.double() < thresholds, near.nextafter(up), near)

@@ -22,7 +22,7 @@ def rank_counts(
 ) -> Counts:
     """Count; the specification of :func:`kgfast.ops.rank_counts`."""
     pairs = _excluded_pairs(targets, known, operands.candidates.ids)
-    with ieee_arithmetic(operands.num_queries * operands.table.numel()):
+    with ieee_arithmetic():
         results = []
         for crop, dim in enumerate(operands.crops):
             tiles = Tiles(operands, dim, checks)
@@ -37,7 +37,7 @@ def rank_counts(
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
     """Return canonical scores of the targets at every crop, float64 ``[C, B]``."""
-    with ieee_arithmetic(operands.queries.numel()):
+    with ieee_arithmetic():
         scores = [
             Tiles(operands, dim, checks).pairs(_places(targets), targets) for dim in operands.crops
         ]

@@ -116,7 +116,7 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     if is_trained:
         holder.eval()
     try:
-        with torch.no_grad(), ieee_arithmetic(2 * int(holder.num_entities) * int(holder.dim)):
+        with torch.no_grad(), ieee_arithmetic():
             yield
     finally:
         if is_trained:

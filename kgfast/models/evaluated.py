@@ -118,7 +118,7 @@ def run_alone(
         with (
             torch.inference_mode(inference),
             torch.no_grad(),
-            ieee_arithmetic(0),
+            ieee_arithmetic(),
             threads.one_here(),
         ):
             work(number)

@@ -11,7 +11,6 @@ from kgfast.kernels import cpu
 from support import flat, oracles
 from support.engines import NAMES, engines
 from support.flat import reference
-from support.forked import printed_by
 from support.problems import DTYPES, SCORES, cast, no_known, table_of
 from support.sampled import threads
 from support.states import state
@@ -106,36 +105,3 @@ def test_factors_that_are_subnormal(score):
             again = torch.stack(reference.rank_counts(*args, factor=factor))
         assert torch.equal(found, expected), name
         assert torch.equal(again, expected), name
-
-
-def test_threads_that_began_in_another_mode():
-    """Threads inherit the mode of their maker, those of torch as well, and keep it."""
-    script = """
-        import torch
-        torch.set_num_threads(3)
-        torch.set_flush_denormal(True)
-        torch.ones(1 << 20).mul_(2)  # torch has its threads now
-        import kgfast
-        from kgfast import ops
-        from kgfast.kernels import cpu
-        torch.set_flush_denormal(False)
-        of_value = torch.tensor([v * 1e-310 for v in range(50)], dtype=torch.float64)
-        torch.set_flush_denormal(True)
-        values = (torch.arange(60_000) * 7919) % 50
-        values[:2] = torch.tensor([40, 49])
-        table = torch.zeros(60_000, 2, dtype=torch.float64)
-        table[:, 0] = of_value[values]
-        queries = torch.zeros(2, 2, dtype=torch.float64)
-        none = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        for backend in ["reference"] + ["cpu"] * cpu.is_available():
-            with kgfast.use_backend(backend):
-                counts = ops.rank_counts(queries, table, torch.tensor([0, 1]), *none, "l1")
-            print(counts[0].tolist(), counts[1].tolist(), torch.get_num_threads())
-    """
-    values = (torch.arange(60_000) * 7919) % 50
-    values[:2] = torch.tensor([40, 49])
-    scores = torch.tensor([v * 1e-310 for v in range(50)], dtype=torch.float64)[values]
-    lower = [int((scores < scores[t]).sum()) for t in (0, 1)]
-    same = [int((scores == scores[t]).sum()) - 1 for t in (0, 1)]
-    found = printed_by(script).splitlines()
-    assert found == [f"{lower} {same} 3"] * (1 + cpu.is_available())
