@@ -11,7 +11,7 @@ import torch
 
 import kgfast
 from kgfast.adapters.libkge_checkpoints import load_libkge
-from support import libkge, libkge_files, libkge_stand_in
+from support import libkge_files, libkge_stand_in
 from support.paths import TESTS
 
 RECORDED = json.loads(gzip.decompress((TESTS / "support" / "libkge_recorded.json.gz").read_bytes()))
@@ -51,7 +51,7 @@ def recorded_model(name, folder):
 
 
 def job_of(adapter, model, ties, **options):
-    config = libkge_stand_in.Config(libkge.job_options(ties) | options)
+    config = libkge_stand_in.Config(libkge_stand_in.job_options(ties) | options)
     return adapter.KgfastEntityRankingJob(config, Graph(), None, model)
 
 
@@ -59,7 +59,7 @@ def job_of(adapter, model, ties, **options):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_trace(name, ties, adapter, tmp_path):
     job = job_of(adapter, recorded_model(name, tmp_path), ties)
-    found = libkge.noted(job)
+    found = libkge_stand_in.noted(job)
     job.run()
     (own,), theirs = found, RECORDED["models"][name]["traces"][ties][-1]
     assert set(own) == set(theirs) - {"num_parameters", "batches"}

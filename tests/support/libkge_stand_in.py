@@ -85,3 +85,36 @@ def modules() -> Mapping[str, types.ModuleType]:
         ReciprocalRelationsModel=type("ReciprocalRelationsModel", (torch.nn.Module,), {}),
     )
     return {"kge": kge, "kge.job": job, "kge.model": model}
+
+
+TIES = {"exact": {"atol": "0.0", "rtol": "0.0"}, "fuzzy": {}, "a wide band": {"rtol": "0.1"}}
+_OF_THE_RUN = (
+    *("timestamp", "entry_id", "epoch_time", "job_id", "folder", "echo", "log"),
+    "batches",
+)
+
+
+def job_options(ties: str) -> dict[str, Any]:
+    """Make the options of a job: histograms, small batches."""
+    return {
+        "eval.split": "valid",
+        "eval.batch_size": 7,
+        "entity_ranking.hits_at_k_s": [1, 3, 10],
+        "entity_ranking.metrics_per.head_and_tail": True,
+        "entity_ranking.metrics_per.relation_type": False,
+        "entity_ranking.metrics_per.argument_frequency": False,
+        **{f"entity_ranking.tie_handling.{key}": value for key, value in TIES[ties].items()},
+        **({} if ties == "exact" else {"user.kgfast_ties": "fuzzy"}),
+    }
+
+
+def noted(job: Any) -> list[dict[str, Any]]:
+    """Return the list into which a job will trace."""
+    entries: list[dict[str, Any]] = []
+
+    def keep(**entry: Any) -> dict[str, Any]:
+        entries.append({key: entry[key] for key in entry if key not in _OF_THE_RUN})
+        return entry
+
+    job.trace = keep
+    return entries
