@@ -116,21 +116,16 @@ def row_losses():
     return found
 
 
-def row_adam():
+def row_updates():
+    """Make steps of both row-wise optimizers."""
     if ops.backend_for(torch.device("cpu")) != "cpu":
         return []
     tables = [make(N, 4, seed=seed).abs() for seed in range(3)]
     step = AdamStep(0.1, (0.9, 0.999), 1e-8, 0.1, 3)
     ops.update_rows(tables, torch.unique(INDICES), make(len(INDICES.unique()), 4), step)
-    return tables
-
-
-def row_adagrad():
-    if ops.backend_for(torch.device("cpu")) != "cpu":
-        return []
-    *tables, gradient = (make(N, 4, seed=seed).abs() for seed in range(3))
-    ops.update_rows(tables, None, gradient, AdagradStep(0.1, 1e-10, 0.1))
-    return tables
+    *others, gradient = (make(N, 4, seed=seed).abs() for seed in range(3))
+    ops.update_rows(others, None, gradient, AdagradStep(0.1, 1e-10, 0.1))
+    return [*tables, *others]
 
 
 def sampled_losses():
@@ -205,7 +200,7 @@ def tables_of_all_dtypes():
 WORK = {
     it.__name__: it
     for it in (
-        *(all_scores, filtered_scores, row_losses, row_adam, row_adagrad),
+        *(all_scores, filtered_scores, row_losses, row_updates),
         *(sampled_losses, rankings, heads, tables_of_all_dtypes),
     )
 }
