@@ -179,13 +179,6 @@ def test_gradients_of_a_span_of_rows_are_those_among_all(engine, score):
 # Sizes.
 
 
-@EITHER
-@engines(*ON_CPU, scores=SCORES)
-def test_rows_wider_than_one_panel(engine, score, is_indexed):
-    problem = operands(score, 3, 9 if is_indexed else 70, 4_200)
-    check(engine, problem, an_index(problem, 6) if is_indexed else None)
-
-
 @engines(*ON_CPU, scores=ALL_SCORES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_queries_and_candidates_in_parts(engine, score, dtype, monkeypatch):

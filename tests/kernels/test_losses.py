@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -10,11 +9,10 @@ from kgfast.kernels.cpu import backend as cpu_backend
 from kgfast.kernels.labels import Bce, CrossEntropy, LossChecks, LossNeed
 from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.scores import get_score
-from support import oracles
-from support.engines import CAN_RUN, INTERPRETED, ISAS, Engine, assert_same, engines, examples
+from support.engines import CAN_RUN, INTERPRETED, ISAS, Engine, assert_same, engines
 from support.flat import operands_of, reference
 from support.problems import SCORES
-from support.sampled import WELL_SPREAD, assert_close, dense, differentiable, make_sampled, threads
+from support.sampled import assert_close, threads
 
 ON_CPU = (*ISAS, "baseline")
 ENGINES = (*ON_CPU, "triton")
@@ -106,91 +104,6 @@ def test_bce(engine, score):
 def test_cross_entropy(engine, score):
     *operands, _, indices = loss_problem(score, torch.bfloat16)
     check_cross_entropy(engine, normal(4, 17), (*operands,), indices[-17:], 0.1, score)
-
-
-@pytest.mark.slow
-@SMALL
-@engines("triton", scores=["rscf_l1"])
-def test_moved_queries(engine, score):
-    *operands, indptr, indices = loss_problem(score)
-    check_bce(engine, normal(4, 17), (*operands,), indptr, indices, 0.9, 0.01, score)
-    check_cross_entropy(engine, normal(4, 17), (*operands,), indices[-17:], 0.1, score)
-
-
-def random_problem(seed):
-    # Gradients of rows that are alike cancel to nothing: only roundings are left.
-    problem = make_sampled(seed, 200, WELL_SPREAD)
-    problem.dims = None
-    generator = torch.Generator().manual_seed(seed)
-    count, batch = len(problem.table), len(problem.queries)
-    positives = torch.randint(count, (batch, 3), generator=generator).tolist()
-    targets = torch.randint(count, (batch,), generator=generator)
-    return problem, positives, targets, torch.rand(batch, generator=generator)
-
-
-def dense_loss(problem, loss, weights, dtype):
-    """Compute row losses and gradients by the oracle: float64, or float32 for comparison."""
-    queries, table = differentiable(problem, dtype)
-    bias = None
-    if problem.bias is not None:
-        bias = problem.bias.to(dtype).expand(len(table)).clone().requires_grad_()
-    rows = loss(dense(problem, queries[:, None], table, bias))
-    rows.backward(weights.to(dtype))
-    return rows.detach(), queries.grad, table.grad, None if bias is None else bias.grad
-
-
-def check_against_oracle(problem, loss, weights, rows, gradients):
-    assert rows.dtype == torch.float32
-    right = dense_loss(problem, loss, weights, torch.float64)
-    float32 = dense_loss(problem, loss, weights, torch.float32)
-    # A loss is a difference of numbers as large as a score, which is taken in float64.
-    queries, table = differentiable(problem)
-    largest = dense(problem, queries[:, None], table, problem.bias).abs().max().item()
-    assert_close(rows, right[0], float32[0], remains=1e-15 + 8 * 2.0**-53 * largest)
-    for got, wanted, dense32 in zip(gradients, right[1:], float32[1:], strict=True):
-        assert (got is None) == (wanted is None)
-        if got is not None:
-            # Scores are float32: their rounding is an error of the exponents in a probability.
-            remains = 1e-15 + 2 * 2.0**-24 * largest * wanted.abs().max().item()
-            assert_close(got, wanted, dense32, remains=remains)
-
-
-@engines(*ON_CPU)
-@given(seed=SEEDS, label_a=st.sampled_from([1.0, 0.9]))
-@example(seed=0, label_a=0.9)
-@examples(15)
-def test_bce_equals_the_oracle(engine, seed, label_a):
-    problem, positives, _, weights = random_problem(seed)
-    indptr = torch.arange(0, 3 * len(weights) + 1, 3)
-    labels = indptr, torch.tensor(positives).flatten(), label_a, (1 - label_a) / len(problem.table)
-    given = problem.queries, problem.table, problem.bias, *labels
-    rows, _ = engine.bce(*given, problem.score)
-    need = True, True, problem.bias is not None
-    gradients = engine.bce_backward(weights, *given, problem.score, need=need)
-
-    def loss(scores):
-        return oracles.binary_cross_entropy(scores, positives, *labels[2:])
-
-    check_against_oracle(problem, loss, weights, rows, gradients)
-
-
-@engines(*ON_CPU)
-@given(seed=SEEDS, smoothing=st.sampled_from([0.0, 0.1]))
-@example(seed=0, smoothing=0.1)
-@example(seed=1262, smoothing=0.1)  # one candidate: all of the loss cancels
-@example(seed=195535304, smoothing=0.0)  # scores of 300, whose roundings are 1e-5 of a probability
-@examples(15)
-def test_cross_entropy_equals_the_oracle(engine, seed, smoothing):
-    problem, _, targets, weights = random_problem(seed)
-    given = problem.queries, problem.table, problem.bias, targets, smoothing, problem.score
-    rows, logsumexp, _ = engine.cross_entropy(*given)
-    need = True, True, problem.bias is not None
-    gradients = engine.cross_entropy_backward(weights, logsumexp, *given, need)
-
-    def loss(scores):
-        return oracles.softmax_cross_entropy(scores, targets, smoothing)
-
-    check_against_oracle(problem, loss, weights, rows, gradients)
 
 
 def everything(engine: Engine, score: str, problem: tuple) -> list[Tensor]:

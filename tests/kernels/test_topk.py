@@ -25,10 +25,9 @@ from support.engines import (
     examples,
     packed,
 )
-from support.flat import Flat, reference
+from support.flat import reference
 from support.forked import printed_by
 from support.problems import (
-    DTYPES,
     RSCF_SCORES,
     SCORES,
     Problem,
@@ -242,22 +241,6 @@ def test_views_are_read_in_place(engine, view):
     queries = torch.randn(5, 17, generator=generator)[:, 1::2]
     for is_packed in (True, False):
         check(engine, problem_of(queries, table, "l1"), 4, is_packed=is_packed)
-
-
-def test_the_order_is_that_of_a_dense_sort_in_float64(backend):
-    """An oracle that shares nothing with the canonical scores: exact sums, whatever their order."""
-    generator = torch.Generator().manual_seed(1)
-    for score in ("dot", "l1", "l2"):  # sums of roots tie by rounding
-        for dtype in DTYPES:
-            table = torch.randint(-2, 3, (60, 6), generator=generator).to(dtype)
-            queries = torch.randint(-2, 3, (8, 6), generator=generator).float()
-            dense = oracles.dense_scores(queries.double()[:, None], table.double(), score)
-            dense = dense.round(decimals=9)
-            order = dense.sort(dim=1, descending=True, stable=True).indices
-            for k in (1, 5, 60):
-                found = Flat(backend).topk(queries, table, k, score=score)
-                assert torch.equal(found[1], order[:, :k])
-                assert torch.allclose(found[0].double(), dense.gather(1, found[1]), atol=1e-6)
 
 
 # Bad input, and arithmetic that a caller has switched on.

@@ -7,11 +7,10 @@ from kgfast.kernels import losses
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.passes import TORCH_PASSES
-from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
 from support import oracles
 from support.flat import reference
-from support.problems import RSCF_SCORES, SCORES
+from support.problems import SCORES
 
 B, N, K = 4, 9, 3
 
@@ -35,31 +34,6 @@ def test_scores_are_canonical_and_rounded_once(score):
     for crop, dim in enumerate([2, 5]):
         exact = oracles.canonical_scores(queries, table, score, bias, dim=dim)
         assert torch.equal(scores[crop], torch.from_numpy(exact).float())
-
-
-@pytest.mark.parametrize("is_indexed", [False, True])
-@pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
-def test_tiles_change_no_more_than_roundings(score, is_indexed, monkeypatch):
-    """Values and gradients by themselves: ``tests/kernels/test_gradients.py``."""
-    generator, facts = torch.Generator().manual_seed(2), get_score(score)
-    queries, table, factor = (
-        torch.randn(rows, 5 * planes, generator=generator, dtype=torch.float64)
-        for rows, planes in ((B, facts.query_planes(facts.is_rscf)), (N, facts.planes), (N, 1))
-    )
-    factor = factor if facts.is_rscf else None
-    index = (torch.tensor([[2, 2, 8], [7, 0, 0], [2, 7, 7], [0, 8, 2]]),) if is_indexed else ()
-    kind, dims = "indexed" if is_indexed else "pairwise", [1, 3, 5]
-
-    def results():
-        given = queries, table, *index, score
-        scores = getattr(reference, f"{kind}_scores")(*given, None, factor, dims)
-        made = getattr(reference, f"{kind}_backward")(scores, *given, factor, dims)
-        return scores, *(it for it in made if it is not None)
-
-    whole = results()
-    monkeypatch.setattr(reference_scores, "_TILE", 7)
-    monkeypatch.setattr(reference_scores, "_GATHERED", 20)
-    torch.testing.assert_close(results(), whole)
 
 
 class Table:

@@ -13,7 +13,7 @@ from kgfast.kernels.scores import get_score
 from support import oracles
 from support.engines import bits, examples
 from support.flat import canonical_scores, reference
-from support.problems import RSCF_SCORES, SCORES, no_known, problems
+from support.problems import RSCF_SCORES, SCORES, problems
 
 
 @given(st.one_of(problems(), problems(nonfinite=True)))
@@ -46,22 +46,6 @@ def test_scores_are_those_of_the_oracle_to_the_last_bit(score, has_factor):
     found = canonical_scores(queries[:, None], table, score, bias, factor)
     expected = torch.from_numpy(oracles.canonical_scores(queries, table, score, bias, factor))
     assert torch.equal(bits(found), bits(expected))
-
-
-@pytest.mark.parametrize("score", RSCF_SCORES)
-def test_ranks_of_moved_queries_follow_the_dense_scores(score):
-    """Complex arithmetic by the equations of the paper."""
-    generator, facts = torch.Generator().manual_seed(0), get_score(score)
-    queries, table, factor = (
-        torch.randn(rows, 5 * planes, generator=generator, dtype=torch.float64)
-        for rows, planes in ((4, facts.query_planes(True)), (9, facts.planes), (9, 1))
-    )
-    targets = torch.tensor([0, 3, 8, 2])
-    for dim in (3, 5):
-        exact = oracles.dense_scores(queries[:, None], table, score, dim=dim, factor=factor)
-        wanted = (exact > exact.gather(1, targets[:, None])).sum(1)
-        given = queries, table, targets, *no_known(4), score
-        assert torch.equal(reference.rank_counts(*given, factor=factor, dims=[dim])[0][0], wanted)
 
 
 def test_square_roots_are_correctly_rounded():
