@@ -30,6 +30,7 @@ class Panels:
     # format of the features: "float32", or "int16", which is two bytes
     number_format: str
     score: str  # score that reads the panels
+    isa: str  # instruction set that reads the panels
     num_rows: int
     num_features: int
     tensors: Mapping[str, Tensor]

@@ -294,7 +294,7 @@ HANDED_ON = {
 def test_public_parameters_have_types():
     """Not ``Any``, nor a union with it, so that an editor helps."""
     found = [(f"{name}({it.name})", it) for name, it in _public_parameters()]
-    assert {"rank(model)", "topk(heads)", "Index.__init__(of)", "nssa(triples)"} <= {
+    assert {"rank(model)", "topk(heads)", "Index.__init__(model)", "nssa(triples)"} <= {
         it for it, _ in found
     }
     untyped = {

@@ -14,10 +14,9 @@ from ..backend import Into
 from ..losses import Losses, LossPlan
 from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
-from . import updates
+from . import panels, updates
 from .above import above as above
 from .backward import indexed_backward, pairwise_backward
-from .panels import PACKING
 from .passes import ADVERSARIAL, PASSES
 from .rank import list_counts as list_counts
 from .rank import rank_counts as rank_counts
@@ -35,7 +34,7 @@ passes = PASSES
 adversarial = ADVERSARIAL
 negatives = NegativeLosses(sys.modules[__name__])
 row_updates = updates
-packing = PACKING
+packing = panels
 precisions: tuple[str, ...] = PRECISIONS[:1]
 
 

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ..operands import Operands, Panels, Prepared
-from ..scores import Score, get_score
-from . import extension
-from .views import INT8_FORMAT, arguments_of, panel_kinds, reads, serves_bytes, serves_int8
+from ..scores import Score
+from . import extension, isa, tiers
+from .views import INT8_FORMAT, arguments_of, score_code
 
+_INT8_LANES, _MOST_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
+_WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")  # csrc/engine/byte_rows.h
 _MOST = 1.25  # largest size of panels, in sizes of the table
 _MOST_BYTE = 127  # largest byte: csrc/host/byte_rows.h
 _SAMPLED = 4096  # rows in the sample of magnitudes
@@ -29,53 +31,71 @@ _TURNED, _MOVED = 1.42, 2.0
 _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # bounds of the number that becomes the largest byte
 
 
-class Packing:
-    """Packing of candidates for many calls."""
-
-    def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
-        """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
-        table, score = candidates.table, candidates.score
-        if candidates.factor is not None:
-            return f"{score.name} moves queries by a factor of the candidate"
-        if not table.numel():
-            return "the table is empty"
-        rows, features = candidates.num_rows, candidates.num_features
-        formats = ["float32"]
-        if not croppable and serves_int8(score, features):  # crops have separate scales
-            formats.append(INT8_FORMAT)
-        # int8 panels come in blocks of features, and may be larger
-        sizes = [_size(panel_kinds(name, score, 1 << 20, features)) for name in formats]
-        number_format = formats[sizes.index(min(sizes))]
-        if min(sizes) > _MOST * (table[:1].nbytes << 20):
-            return f"the table is {table.dtype}, and panels would be larger"
-        has_bytes = table.dtype == torch.float32 and not croppable and serves_bytes(score, features)
-        has_bytes = has_bytes and number_format == "float32"
-        tensors = {
-            name: torch.empty(shape, dtype=dtype, device="cpu")
-            for name, (shape, dtype) in panel_kinds(
-                number_format, score, rows, features, has_bytes=has_bytes
-            ).items()
-        }
-        width = score.query_width(table.shape[1], has_factor=False)
-        operands = Operands(table.new_empty((0, width)), Prepared(table, score))
-        given = *arguments_of(operands, None), features, tensors["panels"]
-        if number_format == INT8_FORMAT:
-            bad = extension.pack_int8(*given)[1]
-        else:
-            bad = extension.pack_panels(*given, norms=tensors["norms"])[1]
-        if bad >= 0:
-            return f"row {bad} of the table holds a NaN or an infinity"
-        if has_bytes:
-            scale = tensors["scale"].fill_(_scale_of(table, score)).item()
-            extension.pack_bytes(*given[:3], scale=scale, panels=tensors["bytes"])
-        return Panels(number_format, score.name, rows, features, tensors)
-
-    def reads(self, panels: Panels) -> bool:
-        """Return whether this machine reads panels of this format and shape."""
-        return reads(panels, get_score(panels.score))
+def pack(candidates: Prepared, *, croppable: bool = False) -> Panels | str:
+    """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
+    table, score = candidates.table, candidates.score
+    if candidates.factor is not None:
+        return f"{score.name} moves queries by a factor of the candidate"
+    if not table.numel():
+        return "the table is empty"
+    rows, features = candidates.num_rows, candidates.num_features
+    formats = ["float32"]
+    if not croppable and _serves("int8", score, features):  # crops have separate scales
+        formats.append(INT8_FORMAT)
+    # int8 panels come in blocks of features, and may be larger
+    sizes = [_size(_kinds(name, score, 1 << 20, features)) for name in formats]
+    number_format = formats[sizes.index(min(sizes))]
+    if min(sizes) > _MOST * (table[:1].nbytes << 20):
+        return f"the table is {table.dtype}, and panels would be larger"
+    has_bytes = table.dtype == torch.float32 and not croppable and _serves("bytes", score, features)
+    has_bytes = has_bytes and number_format == "float32"
+    tensors = {
+        name: torch.empty(shape, dtype=dtype, device="cpu")
+        for name, (shape, dtype) in _kinds(
+            number_format, score, rows, features, has_bytes=has_bytes
+        ).items()
+    }
+    width = score.query_width(table.shape[1], has_factor=False)
+    operands = Operands(table.new_empty((0, width)), Prepared(table, score))
+    given = *arguments_of(operands, None), features, tensors["panels"]
+    if number_format == INT8_FORMAT:
+        bad = extension.pack_int8(*given)[1]
+    else:
+        bad = extension.pack_panels(*given, norms=tensors["norms"])[1]
+    if bad >= 0:
+        return f"row {bad} of the table holds a NaN or an infinity"
+    if has_bytes:
+        scale = tensors["scale"].fill_(_scale_of(table, score)).item()
+        extension.pack_bytes(*given[:3], scale=scale, panels=tensors["bytes"])
+    return Panels(number_format, score.name, isa(), rows, features, tensors)
 
 
-PACKING = Packing()
+def _kinds(
+    number_format: str, score: Score, rows: int, features: int, *, has_bytes: bool = False
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shapes and dtypes of the tensors of panels, of a score without a factor.
+
+    ``has_bytes`` adds the bytes that few queries read before float32 panels.
+    """
+    if number_format == INT8_FORMAT:
+        shape = -(-rows // _INT8_LANES), extension.int8_bytes(1, features)
+        return {"panels": (shape, torch.int8)}
+    lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
+    count = -(-rows // lanes)
+    kinds = {
+        "panels": ((count, features, planes, lanes), torch.float32),
+        "norms": ((count,), torch.float32),
+    }
+    if has_bytes:
+        size = extension.byte_row_bytes(rows, features, score.planes)
+        kinds |= {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
+    return kinds
+
+
+def _serves(tier: str, score: Score, features: int) -> bool:
+    """Return whether a tier serves such candidates on this machine."""
+    scores = ("dot",) if tier == "int8" else _WITH_BYTES
+    return score.name in scores and features <= _MOST_FEATURES and tiers.serves(tier)
 
 
 def _size(kinds: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:

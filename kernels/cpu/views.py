@@ -15,9 +15,6 @@ from . import extension, isa, threads, tiers
 INT8_FORMAT = "int16"
 """Format of the int8 tier's panels: two bytes a number, with scales of rows for words."""
 
-_INT8_LANES, _INT8_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
-# scores with bytes: csrc/engine/byte_rows.h
-_WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
 
@@ -114,9 +111,10 @@ def _pointers_of(candidates: Prepared) -> Pointers:
 
 def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
     """Return panels of the candidates that the sweep in use reads; None for some rows only."""
-    if candidates.ids is not None or candidates.factor is not None:
+    is_whole = candidates.ids is None and candidates.factor is None
+    if not is_whole or (panels.score, panels.isa) != (candidates.score.name, isa()):
         return None
-    if not reads(panels, candidates.score):
+    if panels.number_format == INT8_FORMAT and not tiers.serves("int8"):
         return None
     features, tensors = panels.num_features, panels.tensors
     addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
@@ -125,49 +123,6 @@ def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
     scale = tensors["scale"].item() if "scale" in tensors else 0.0
     float32 = addresses["panels"], addresses["norms"]
     return Packed(features, *float32, bytes=addresses.get("bytes", 0), scale=scale)
-
-
-def reads(panels: Panels, score: Score) -> bool:
-    """Return whether the sweep in use reads these panels."""
-    number_format, features = panels.number_format, panels.num_features
-    serves = number_format == INT8_FORMAT and serves_int8(score, features)
-    if panels.score != score.name or not (serves or number_format == "float32"):
-        return False
-    has_bytes = "bytes" in panels.tensors
-    kinds = panel_kinds(number_format, score, panels.num_rows, features, has_bytes=has_bytes)
-    return kinds == {name: (tuple(it.shape), it.dtype) for name, it in panels.tensors.items()}
-
-
-def panel_kinds(
-    number_format: str, score: Score, rows: int, features: int, *, has_bytes: bool = False
-) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return shapes and dtypes of the tensors of panels, of a score without a factor.
-
-    ``has_bytes`` adds the bytes that few queries read before float32 panels.
-    """
-    if number_format == INT8_FORMAT:
-        shape = -(-rows // _INT8_LANES), extension.int8_bytes(1, features)
-        return {"panels": (shape, torch.int8)}
-    lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
-    count = -(-rows // lanes)
-    kinds = {
-        "panels": ((count, features, planes, lanes), torch.float32),
-        "norms": ((count,), torch.float32),
-    }
-    if has_bytes:
-        size = extension.byte_row_bytes(rows, features, score.planes)
-        kinds |= {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
-    return kinds
-
-
-def serves_bytes(score: Score, features: int) -> bool:
-    """Return whether few queries read bytes of such candidates on this machine."""
-    return score.name in _WITH_BYTES and features <= _INT8_FEATURES and tiers.serves("bytes")
-
-
-def serves_int8(score: Score, features: int) -> bool:
-    """Return whether the int8 tier reads panels of such candidates on this machine."""
-    return score.name == "dot" and features <= _INT8_FEATURES and tiers.serves("int8")
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

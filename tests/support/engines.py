@@ -21,7 +21,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from kgfast.kernels.cpu.panels import PACKING
+from kgfast.kernels.cpu.panels import pack
 from kgfast.kernels.operands import Operands, Panels
 from support import flat
 from support.problems import SCORES
@@ -58,7 +58,7 @@ class Packed(flat.Flat):
 
     def operands(self, *args: Any, **options: Any) -> Operands:
         operands = super().operands(*args, **options)
-        panels = PACKING.pack(operands.candidates)
+        panels = pack(operands.candidates)
         if not isinstance(panels, Panels):
             return operands
         return replace(operands, candidates=replace(operands.candidates, panels=panels))

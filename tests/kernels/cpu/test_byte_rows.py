@@ -8,7 +8,7 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu.panels import PACKING
+from kgfast.kernels.cpu.panels import pack
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
@@ -41,7 +41,7 @@ def rows_of(kind: str, rows: int, dim: int, seed: int = 0) -> torch.Tensor:
 
 def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) -> Prepared:
     prepared = Prepared(table, get_score(score), bias)
-    panels = PACKING.pack(prepared)
+    panels = pack(prepared)
     assert "bytes" in panels.tensors, panels
     return replace(prepared, panels=panels)
 
@@ -166,6 +166,5 @@ def test_few_queries_read_the_bytes(score):
     assert not torch.equal(found[1], expected[1])
     assert torch.equal(found[2], expected[2])
     with serving(0):
-        assert PACKING.reads(own.panels)
         found = run.topk(Operands(queries[:1], own), 1, None, CHECKS)[1]
     assert torch.equal(found, expected[0])

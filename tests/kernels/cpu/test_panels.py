@@ -8,7 +8,7 @@ import torch
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.cpu import tiers
-from kgfast.kernels.cpu.panels import PACKING
+from kgfast.kernels.cpu.panels import pack
 from kgfast.kernels.operands import Known, Operands, Panels, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
@@ -20,7 +20,7 @@ CHECKS = Checks(deferred=False)
 
 
 def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) -> Prepared:
-    panels = PACKING.pack(Prepared(table, get_score(score)))
+    panels = pack(Prepared(table, get_score(score)))
     assert isinstance(panels, Panels), panels
     return Prepared(table, get_score(score), bias, panels=panels)
 
@@ -58,13 +58,13 @@ def test_panels_are_read_in_place_of_the_table(isa):
 def test_what_is_not_packed_says_why(isa):
     table = torch.randn(5, 4)
     table[3, 1] = torch.nan
-    assert PACKING.pack(Prepared(table, get_score("l1"))) == (
+    assert pack(Prepared(table, get_score("l1"))) == (
         "row 3 of the table holds a NaN or an infinity"
     )
-    assert "torch.float16" in PACKING.pack(Prepared(table.half(), get_score("l1")))
-    assert "empty" in PACKING.pack(Prepared(table[:0], get_score("l1")))
+    assert "torch.float16" in pack(Prepared(table.half(), get_score("l1")))
+    assert "empty" in pack(Prepared(table[:0], get_score("l1")))
     moved = Prepared(table, get_score("rscf_rotate"), factor=torch.ones(5, 2))
-    assert "factor" in PACKING.pack(moved)
+    assert "factor" in pack(moved)
 
 
 @pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
@@ -80,7 +80,7 @@ def test_tiers_go_beside_panels(isa, score, forced):
     queries[20:] = table[targets[20:]] * 1.01
     known = Known(*no_known(40))
     own = Prepared(table, get_score(score))
-    own = replace(own, panels=PACKING.pack(own, croppable=True))
+    own = replace(own, panels=pack(own, croppable=True))
     with serving(0):
         expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
     with serving(INT8 | forced):
@@ -98,7 +98,7 @@ def test_dots_of_many_features_take_half_the_bytes(has_int8):
     own = packed(table, "dot")
     assert own.panels.number_format == "int16"
     assert packed(table[:, :8], "dot").panels.number_format == "float32"
-    croppable = PACKING.pack(Prepared(table, get_score("dot")), croppable=True)
+    croppable = pack(Prepared(table, get_score("dot")), croppable=True)
     assert croppable.number_format == "float32"
     halves = packed(torch.randn(200, 64).bfloat16(), "dot").panels
     assert halves.nbytes <= 1.5 * 200 * 64 * 2
@@ -107,23 +107,7 @@ def test_dots_of_many_features_take_half_the_bytes(has_int8):
     own.panels.tensors["panels"].zero_()
     assert not torch.equal(run.topk(*asked)[0], expected[0])
     with serving(0):
-        assert not PACKING.reads(own.panels)
         assert torch.equal(run.topk(*asked)[0], expected[0])
-
-
-def test_panels_of_another_shape_are_not_read(isa):
-    table = torch.randn(100, 4)
-    panels = packed(table, "l1").panels
-    assert PACKING.reads(panels)
-    held = dict(panels.tensors)
-    others = (
-        Panels("float16", "l1", 100, 4, held),
-        Panels("float32", "l1", 100, 5, held),
-        Panels("float32", "l1", 1000, 4, held),
-        Panels("float32", "rotate", 100, 4, held),
-    )
-    for other in others:
-        assert not PACKING.reads(other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
