@@ -31,7 +31,12 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     for run in options.run or ():
         loaded = kgfast.load_run(run)
         name = loaded.config.model.name
-        yield row_of(loaded.classify(), loaded.config.dataset.name, name, run.resolve().name)
+        yield row_of(
+            loaded.classify(loaded.config.dataset.folder()),
+            loaded.config.dataset.name,
+            name,
+            run.resolve().name,
+        )
 
 
 def row_of(found: Any, data: str, model: str, run: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def evaluate(
         from kgfast.eval.classification import class_table
 
         loaded = load(run, checkpoint, data, trust=trust)
-        is_of_config = data is not None and loaded.config is not None
+        is_of_config = loaded.config is not None
         found = loaded.classify(loaded.config.dataset.folder(data) if is_of_config else data)
         say(f"by the {_which(run, checkpoint, loaded)}")
         say(class_table(found.by_relation()) if per_relation else repr(found))

@@ -5,11 +5,9 @@ runs its code. So only :func:`follow` imports, for a caller who trusts the confi
 functions use the classes that :func:`follow` imported.
 """
 
-import inspect
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -46,8 +44,6 @@ _MODELS: dict[str, Any] = {
     "rescal": RESCAL,
 }
 _FOLLOWED: dict[str, Any] = {}
-# arguments of a loss, which are no options
-_OF_A_STEP = ("side", "mask", "weights", "sparse", "reduction")
 
 
 def follow(config: Config, *, trust: bool) -> None:
@@ -57,43 +53,34 @@ def follow(config: Config, *, trust: bool) -> None:
     ------
     ValueError
         If there is an import path and ``trust`` is False; if there is no such module or name, the
-        name is not a class of the right kind, or the options do not fit.
+        name is not a class of the right kind, or the options of a loss do not fit.
     """
-    sections: list[tuple[str, Any, type, Sequence[str]]] = [
-        ("model", config.model, Model, ("seed",)),
-        ("loss", config.loss, NegativesLoss, _OF_A_STEP),
+    sections: list[tuple[str, str, type]] = [
+        ("model", config.model.name, Model),
+        ("loss", config.loss.name, NegativesLoss),
     ]
-    sections = [section for section in sections if is_own(section[1].name)]
-    for key, section, _, _ in sections:
+    own = [section for section in sections if is_own(section[1])]
+    for key, name, _ in own:
         if not trust:
-            raise ValueError(_refused(key, section.name))
-    for key, section, base, reserved in sections:
-        cls = _imported(key, section.name, base)
-        make: Any = cls
-        if key == "model":
-            make = partial(inspect.signature(cls.init).bind, 1, 1, 1, seed=0)
-            if cls.init.__qualname__ == Model.init.__qualname__:  # hands options on to the class
-                make = partial(inspect.signature(cls).bind, 1, 1)
-        for option in reserved:
-            if option in section.options:
-                raise ValueError(f"{key}.options: {option} is an argument that training gives")
-        try:
-            make(**section.options)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{key}.options: {section.name}: {error}") from None
-        _FOLLOWED[section.name] = cls
+            raise ValueError(_refused(key, name))
+    for key, name, base in own:
+        _FOLLOWED[name] = _imported(key, name, base)
+    try:
+        loss_of(config.loss.name)(**config.loss.hyperparameters())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"loss.options: {config.loss.name}: {error}") from None
 
 
-def own_class(key: str, name: str) -> Any:
-    """Return an imported class; raise a ValueError for any other."""
-    if name not in _FOLLOWED:
+def _class_of(key: str, name: str, known: Mapping[str, Any]) -> Any:
+    """Return a class of kgfast, or an imported one; raise a ValueError for any other."""
+    if is_own(name) and name not in _FOLLOWED:
         raise ValueError(_refused(key, name))
-    return _FOLLOWED[name]
+    return _FOLLOWED[name] if is_own(name) else known[name]
 
 
 def loss_of(name: str) -> type[Loss]:
     """Return the class of a loss of a config."""
-    cls: type[Loss] = own_class("loss", name) if is_own(name) else LOSSES[name]
+    cls: type[Loss] = _class_of("loss", name, LOSSES)
     return cls
 
 
@@ -111,39 +98,24 @@ def _imported(key: str, path: str, base: type) -> type[Any]:
         sys.path.insert(0, os.getcwd())
     try:
         cls = getattr(import_module(module_name), name)
-    except ModuleNotFoundError as error:
-        if not f"{module_name}.".startswith(f"{error.name}."):
+    except (ModuleNotFoundError, AttributeError) as error:
+        is_path = f"{module_name}.".startswith(f"{error.name}.")
+        if isinstance(error, ModuleNotFoundError) and not is_path:
             raise  # another module, which this module imports, is missing
-        raise ValueError(f"{key}.name: {path}: {error}, nor in {os.getcwd()}") from None
-    except AttributeError as error:
-        raise ValueError(f"{key}.name: {path}: {error}") from None
+        raise ValueError(f"{key}.name: {path}: {error}; looked in {os.getcwd()}, too") from None
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ValueError(
             f"{key}.name: {path} must be a class that extends kgfast's {base.__name__}"
         )
-    missing = sorted(getattr(cls, "__abstractmethods__", ()))
-    if missing:
-        raise ValueError(f"{key}.name: {path} must implement {', '.join(missing)}")
     return cls
 
 
 def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
-    """Load the dataset of a config.
+    """Load the dataset of a config; ``data`` names a folder instead of ``dataset.root``.
 
-    Parameters
-    ----------
-    config : Config
-    data : path, optional
-        The folder of the dataset, or of datasets, instead of ``dataset.root``.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no dataset, or one of its files is malformed.
+    A FileNotFoundError or a ValueError says that there is no dataset, or names a malformed file.
     """
-    source = config.dataset
-    folder = source.folder(data)
-    return datasets.load(folder, source.name)
+    return datasets.load(config.dataset.folder(data), config.dataset.name)
 
 
 def build_model(
@@ -151,23 +123,21 @@ def build_model(
 ) -> Model:
     """Make a fresh, trainable model on the CPU; the seed of the config determines the values."""
     section = config.model
+    cls = _class_of("model", section.name, _MODELS)
     names = {"rotate": ("gamma",), "transe": ("gamma",), "conve": CONVE_OPTIONS}
-    options = {name: getattr(section, name) for name in names.get(section.name, ())}
-    if room is not None:
-        options["room"] = room
+    options: dict[str, Any] = {key: getattr(section, key) for key in names.get(section.name, ())}
+    options |= section.options
     if section.norm is not None:
         options["norm"] = section.norm
-    own = is_own(section.name)
-    cls = own_class("model", section.name) if own else _MODELS[section.name]
-    model: Model = cls.init(
-        num_entities,
-        2 * num_relations if section.reciprocal else num_relations,
-        section.base_dim,
-        seed=mix(config.seed, Stream.MODEL),
-        **options,
-        **section.options,
-    )
-    if own and not (isinstance(model, Model) and model.entity.requires_grad):
+    if room is not None:
+        options["room"] = room
+    num_rows = 2 * num_relations if section.reciprocal else num_relations
+    sizes, seed = (num_entities, num_rows, section.base_dim), mix(config.seed, Stream.MODEL)
+    try:
+        model: Model = cls.init(*sizes, seed=seed, **options)
+    except TypeError as error:
+        raise ValueError(f"model.options: {section.name}: {error}") from error
+    if not (isinstance(model, Model) and model.entity.requires_grad):
         raise ValueError(f"model.name: init() of {section.name} must return a trainable model")
     generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
     for table in (model.entity.detach(), model.relation.detach()):
@@ -175,9 +145,9 @@ def build_model(
             table.uniform_(-section.init_range, section.init_range, generator=generator)
         elif section.init_std is not None:
             table.normal_(0.0, section.init_std, generator=generator)
-    if config.model.use_rscf:
+    if section.use_rscf:
         model = RSCF(model, seed=mix(config.seed, Stream.FILTERS))
-    if config.model.reciprocal:
+    if section.reciprocal:
         model = Reciprocal(model, "appended")
     return model if config.med is None else MED(model, **config.med.model_dump())
 

@@ -16,30 +16,20 @@ class Callback:
     def on_step(self, row: Row) -> None:
         """Take a row of the log of training: every ``train.log_every`` steps.
 
-        Parameters
-        ----------
-        row : dict
-            ``step``, ``epoch``, ``time`` in seconds, the mean ``loss`` since the last row, ``lr``;
-            for croppable embeddings also the weights of MED.
+        ``row`` has ``step``, ``epoch``, ``time`` in seconds, the mean ``loss`` since the last row
+        and ``lr``; for croppable embeddings also the weights of MED.
         """
 
     def on_evaluation(self, row: Row) -> None:
         """Take the metrics of an evaluation on valid.
 
-        Parameters
-        ----------
-        row : dict
-            ``step``, ``epoch``, ``time``, ``split`` and filtered metrics such as ``mrr``. For
-            croppable embeddings a row for each sub-model, with its width ``dim``.
+        ``row`` has ``step``, ``epoch``, ``time``, ``split`` and filtered metrics such as ``mrr``.
+        For croppable embeddings, there is a row for each sub-model, with its width ``dim``.
         """
 
     def on_end(self, result: Any) -> None:
-        """Take the result of :meth:`kgfast.training.Trainer.fit`, once, before ``fit`` returns.
+        """Take the :class:`kgfast.training.Result` of the run, once, before ``fit`` returns.
 
         The run folder then has the best checkpoint and ``result.json``. A call of ``fit`` for a
-        finished run calls this method again; a run that was cut short does not.
-
-        Parameters
-        ----------
-        result : kgfast.training.Result
+        finished run calls this method again.
         """

@@ -101,7 +101,7 @@ class LoadedRun:
         options
             Further arguments of :func:`kgfast.rank`; ``known`` replaces the triples of all splits.
         """
-        dataset = self._loaded("rank")
+        dataset = self._data("rank")
         if self.config is not None:
             options.setdefault("batch_size", self.config.data.test_bs)
         if options.get("known") is None:
@@ -117,13 +117,10 @@ class LoadedRun:
         Parameters
         ----------
         source : "train" or path
-            The heads and tails that each relation has in the training triples; or a file:
-
-            - ``.json``: an object of relations, each with ``{"head": [...], "tail": [...]}`` of
-              names, or of ids where the run has no names;
-            - ``.json``: an object of entities, each with a list of its types; ``.tsv``: lines
-              ``entity<TAB>type``. Both need the training triples
-              (:meth:`kgfast.TypeConstraints.from_types`).
+            The heads and tails that each relation has in the training triples; or a ``.json`` file
+            of relations, each with ``{"head": [...], "tail": [...]}`` of names, or of ids where the
+            run has no names; or types of entities (:meth:`kgfast.TypeConstraints.from_types`): a
+            ``.json`` file of entities, each with a list, or lines ``entity<TAB>type``.
 
         Raises
         ------
@@ -132,7 +129,7 @@ class LoadedRun:
             file is damaged, or of more entities or relations, or of other names, than the run.
         """
         if source == "train":
-            return TypeConstraints.from_triples(self._loaded("types").train)
+            return TypeConstraints.from_triples(self._data("types").train)
         path, names = Path(source), self.vocabulary or (None, None)
         if not path.is_file():
             raise FileNotFoundError(
@@ -146,41 +143,30 @@ class LoadedRun:
                 content = {}
                 for entity, kind in (line.split("\t") for line in text.splitlines() if line):
                     content.setdefault(entity, []).append(kind)
-            if all(
-                isinstance(kinds, list) and isinstance(kinds[0], str) for kinds in content.values()
-            ):
-                pairs = [(entity, kind) for entity, kinds in content.items() for kind in kinds]
-                constraints = TypeConstraints.from_types(self._loaded("types").train, pairs)
+            kinds = [value for value in content.values() if isinstance(value, list)]
+            if kinds and all(isinstance(kind, str) for several in kinds for kind in several):
+                pairs = [(entity, kind) for entity in content for kind in content[entity]]
+                constraints = TypeConstraints.from_types(self._data("types").train, pairs)
             else:
-                if names[1] is None:  # keys are ids
-                    content = {read_id(key): sides for key, sides in content.items()}
-                constraints = TypeConstraints(content, vocabulary=names)
+                keys = content if names[1] is not None else map(read_id, content)
+                by_key = dict(zip(keys, content.values(), strict=True))
+                constraints = TypeConstraints(by_key, vocabulary=names)
             check_constraints(constraints, self.model, names)
         return constraints
 
-    def _loaded(self, what: str) -> Dataset:
+    def classify(self, folder: str | os.PathLike[str]) -> Classification:
+        """Classify the test triples and the false test triples of a folder.
+
+        See :func:`kgfast.classify` and :func:`kgfast.datasets.load_negatives`.
+        """
+        dataset = self._data("classify")
+        valid, test = load_negatives(folder, dataset)
+        return classify(self.model, valid=(dataset.valid, valid), test=(dataset.test, test))
+
+    def _data(self, what: str) -> Dataset:
         if self.dataset is None:
             raise ValueError(f"{what}: no data were loaded: name a dataset, data= or --data")
         return self.dataset
-
-    def classify(self, folder: str | os.PathLike[str] | None = None) -> Classification:
-        """Classify the test triples and false test triples (:func:`kgfast.classify`).
-
-        Errors are those of files, and a ValueError for a run without data.
-
-        Parameters
-        ----------
-        folder
-            The folder of ``valid_negatives.txt`` and ``test_negatives.txt``
-            (:func:`kgfast.datasets.load_negatives`); by default the folder of the dataset.
-        """
-        dataset = self._loaded("classify")
-        if folder is None:
-            if self.config is None:
-                raise ValueError("classify: name the folder of the false triples")
-            folder = self.config.dataset.folder()
-        valid, test = load_negatives(folder, dataset)
-        return classify(self.model, valid=(dataset.valid, valid), test=(dataset.test, test))
 
     def __repr__(self) -> str:
         data = self.dataset
@@ -293,17 +279,11 @@ def model_of(
 ) -> Model:
     """Make the model of a config with the tensors of a checkpoint, in eval mode.
 
-    Raises
-    ------
-    ValueError
-        If the tensors do not fit the config or the names.
+    A ValueError says that the tensors do not fit the config or the names.
     """
     state = of_part("model", tensors)
     model = build_model(config, len(names[0]), len(names[1]))
-    try:
+    with reading(run.path, "the checkpoint does not fit the model"):
         check_tensors("model", state, model.state_dict())
         model.load_state_dict(state)
-    except (ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())
-        raise ValueError(f"{run.path}: the checkpoint does not fit the model: {why}") from None
     return model.eval().requires_grad_(False)

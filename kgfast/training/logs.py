@@ -23,30 +23,19 @@ Row = dict[str, Any]
 
 
 class Logs:
-    """Log of a run folder, open for appending.
-
-    ``resume_step`` keeps the rows up to that step; None starts a new file. Errors are those of
-    :func:`read_rows`.
-    """
+    """Log of a run folder, open for appending; ``resume_step`` keeps the rows up to that step."""
 
     def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
         path = Path(folder, _FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [] if resume_step is None else read_rows(folder)
+        rows = read_rows(folder) if resume_step else []
         lines = "".join(_line(row) for row in rows if row["step"] <= (resume_step or 0))
         write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
         self._file = path.open("a", encoding="utf-8", newline="")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row with a ``step``; NaN and infinity are written as null.
-
-        Rows of evaluations have a ``split``, and rows of sub-models also a ``dim``.
-        """
-        clean = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in row.items()
-        }
-        self._file.write(_line(clean))
+        """Append a row with a ``step``; NaN and infinity are written as null."""
+        self._file.write(_line(row))
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -80,5 +69,9 @@ def is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
-def _line(row: Row) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+def _line(row: Mapping[str, Any]) -> str:
+    clean = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    return json.dumps(clean) + "\n"
