@@ -43,8 +43,6 @@ search={ranges: {optim.lr: {lo: 1, high: 2}}}
     unknown key search.ranges.optim.lr.lo
 search={ranges: {optim.lr: {low: 1}}}
     search.ranges.optim.lr: needs either low and high, or choices
-search={ranges: {optim.lr: {low: 0, high: 1, log: true}}}
-    search.ranges.optim.lr: low must be greater than 0 with log
 search={ranges: {optim.lr: {choices: [1], low: 0, high: 1}}}
     search.ranges.optim.lr: needs either low and high, or choices
 model.name=rotat
