@@ -47,7 +47,7 @@ _GONE = (
     *("regularizer.weighted", "regularizer.product_weight", "med.positive_weight"),
     *("train.early_stopping.min_delta", "train.early_stopping.side", "train.max_minutes"),
     *("dataset.columns", "model.rscf_relation_transform", "med.enabled", "sched.patience"),
-    *("search.reduction", "optim.betas", "distributed.tables"),
+    *("search.reduction", "optim.betas", "distributed.tables", "dataset.test_on"),
 )
 
 

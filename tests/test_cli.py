@@ -69,9 +69,6 @@ class TestTrain:
         # No metric gains on the first evaluation: the best checkpoint is an earlier one.
         rate = ["--set", "optim.lr=1e-9"]
         assert "test triples, filtered, by the best checkpoint on valid (step 3)" in said(*rate)
-        (tmp_path / "run" / "result.json").unlink()
-        valid = said(*rate, "--set", "dataset.test_on=valid")
-        assert "valid triples, filtered, by the best checkpoint on valid (step 3)" in valid
 
     def test_progress_is_on_the_error_stream(self, trained):
         lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]

@@ -54,8 +54,6 @@ class Result:
     seconds_training, seconds_evaluating : float
         Wall-clock seconds, summed over all invocations of a resumed run.
     stopped_early : bool
-    test_on : {"test", "valid"}
-        The split of ``test``: ``dataset.test_on`` of the config.
     tested_step : int
         The step of the tested model.
     seconds_cpu : float
@@ -73,7 +71,6 @@ class Result:
     seconds_training: float
     seconds_evaluating: float
     stopped_early: bool
-    test_on: str
     tested_step: int
     seconds_cpu: float
 
@@ -91,7 +88,7 @@ class Result:
         if self.test:
             is_best = self.tested_step == self.best_step
             which = "best checkpoint on valid" if is_best else "last checkpoint"
-            head += f"\ntest: {self.test_on} triples, filtered, by the {which}"
+            head += f"\ntest triples, filtered, by the {which}"
             head += f" (step {self.tested_step:,})"
         if self.test_of_submodels:
             rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
@@ -294,14 +291,13 @@ class Trainer:
 
     def _finish(self, run: Run) -> Result:
         tested_step = run.load_best()
-        test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
+        test, test_of_submodels = run.evaluated("test")
         state = run.state.model_dump()
         result = Result(
             steps=state["step"],
             planned_steps=run.steps,
             test=test,
             test_of_submodels=test_of_submodels,
-            test_on=self.config.dataset.test_on,
             tested_step=tested_step,
             **{field.name: state[field.name] for field in fields(Result) if field.name in state},
         )

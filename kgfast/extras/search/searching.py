@@ -259,7 +259,7 @@ class _Searching(Callback):
             if other.params == trial.params:  # the sampler learns nothing of a failed trial
                 return TrialState.FAIL, f"repeats trial {other.number}", None
         try:
-            config = self._space.config_of(values | {"dataset.test_on": "valid"})
+            config = self._space.config_of(values)
         except ValueError as error:
             return TrialState.PRUNED, f"contradicts: {error}", None
         self._trial, self._of_trial = trial, config
@@ -268,17 +268,17 @@ class _Searching(Callback):
             self._run(trial.number).path,
             dataset=self._dataset,
             progress=self._progress and sys.stderr.isatty(),
-            callbacks=[self],
         )
         try:
-            result = trainer.fit(resume=True)
+            with trainer.opened(resume=True) as run:  # without a test
+                run.train([self])
         except optuna.TrialPruned:
             return TrialState.PRUNED, _STOPPED, None
         except FloatingPointError as error:
             return TrialState.PRUNED, f"diverged: {error}", None
         except (MemoryError, torch.OutOfMemoryError) as error:
             return TrialState.PRUNED, f"out of memory: {error}", None
-        return TrialState.COMPLETE, _DONE, result.valid["mrr"]
+        return TrialState.COMPLETE, _DONE, run.state.valid["mrr"]
 
     def _is_late(self, seconds: float) -> bool:
         """Return whether time is up after so many seconds of the present trial."""

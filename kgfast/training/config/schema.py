@@ -35,7 +35,7 @@ from kgfast.training.config.sections import (
 
 # Keys that may change when a run is resumed.
 MAY_CHANGE = frozenset(
-    ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
+    ["device", "threads", "dataset.root", "data.test_bs"]
     + ["distributed.timeout", "search.minutes", "search.trials"]
     + ["train.eval_every", "train.save_every", "train.log_every", "train.keep_every"]
     + ["train.out_dir", "train.table_folder"]

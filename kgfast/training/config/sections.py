@@ -68,8 +68,6 @@ class DatasetConfig(Section):
     """``<root>/<name>`` holds train.txt, or another layout of :func:`kgfast.datasets.load`."""
     root: Annotated[str, Field(max_length=4096)] = "data"
     """The folder of the datasets, or of this one."""
-    test_on: Literal["test", "valid"] = "test"
-    """The split that is ranked at the end."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of the dataset in ``data``, or else in the root.
