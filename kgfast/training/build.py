@@ -35,13 +35,7 @@ from kgfast.training.config import Config, is_own
 from kgfast.training.config.sections import CONVE_OPTIONS
 
 _MODELS: dict[str, Any] = {
-    "rotate": RotatE,
-    "transe": TransE,
-    "distmult": DistMult,
-    "complex": ComplEx,
-    "conve": ConvE,
-    "cp": CP,
-    "rescal": RESCAL,
+    cls.__name__.lower(): cls for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL)
 }
 _FOLLOWED: dict[str, Any] = {}
 

@@ -58,14 +58,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Put every ``a.b=c`` into the values of a file, ``c`` read as YAML; return each ``a.b``.
+def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Put every ``a.b=c`` into the values of a file, ``c`` read as YAML.
 
     An override of ``train.epochs`` or ``train.steps`` unsets the other one of the file.
 
     >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
     >>> override(values, ["train.steps=300"])
-    ['train.steps']
     >>> values
     {'train': {'epochs': None, 'mode': '1vsall', 'steps': 300}}
     """
@@ -81,7 +80,6 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
         is_alone = f"train.{key}" in keys and f"train.{other}" not in keys
         if is_alone and values["train"][key] is not None:
             values["train"][other] = None
-    return keys
 
 
 def put(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -155,27 +155,21 @@ class Config(Section):
         """
         path = find_config(path)
         values = read_yaml(path)
-        return cls._checked(values, f"{path}: ", override(values, overrides or ()))
+        override(values, overrides or ())
+        return cls.from_dict(values, f"{path}{' and --set' if overrides else ''}: ")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """Make a config of a mapping of sections, with the checks of :meth:`from_yaml`."""
-        return cls._checked(values, "", ())
+    def from_dict(cls, values: Mapping[str, Any], source: str = "") -> "Config":
+        """Make a config of a mapping of sections, with the checks of :meth:`from_yaml`.
 
-    @classmethod
-    def _checked(
-        cls, values: Mapping[str, Any], source: str, overridden: Sequence[str]
-    ) -> "Config":
+        Each line of an error begins with ``source``.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            mistakes = list(_described(error, list(_keys(cls))))
-        lines = []
-        for key, message in mistakes[:_MOST]:
-            is_set = any(key == other or key.startswith(f"{other}.") for other in overridden)
-            lines.append(f"{'--set: ' if is_set else source}{message}")
-        if len(mistakes) > _MOST:
-            lines.append(f"... and {len(mistakes) - _MOST:,} more")
+            lines = [f"{source}{line}" for line in _described(error, list(_keys(cls)))]
+        if len(lines) > _MOST:
+            lines[_MOST:] = [f"... and {len(lines) - _MOST:,} more"]
         raise ValueError("\n".join(lines))
 
     def updated(self, by_key: Mapping[str, Any]) -> "Config":
@@ -266,22 +260,21 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
                 yield from _keys(kind, f"{prefix}{name}.")
 
 
-def _described(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield a dotted key and a message for each mistake; ``keys`` are all existing keys."""
+def _described(error: ValidationError, keys: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each mistake, with its dotted key; ``keys`` are all existing keys."""
     for mistake in error.errors(include_url=False):
         key, kind = ".".join(map(str, mistake["loc"]))[:100], mistake["type"]
         if not key:  # contradictions
-            for line in str(mistake["ctx"]["error"]).split("\n"):
-                yield line.partition(":")[0], line[:400]
+            yield from (line[:400] for line in str(mistake["ctx"]["error"]).split("\n"))
         elif kind == "extra_forbidden":
             near = [it for it in keys if it.rpartition(".")[2] == key.rpartition(".")[2]]
             near = near or nearest_names(key, keys, 1)
             hint = f"did you mean {near[0]}?" if near else "docs/reference/config.md lists all keys"
-            yield key, f"unknown key {key}; {hint}"
+            yield f"unknown key {key}; {hint}"
         elif kind == "missing":
-            yield key, f"{key} is missing"
+            yield f"{key} is missing"
         else:
             is_section = kind in ("model_type", "model_attributes_type", "dict_type")
             problem = "must be a section with keys" if is_section else mistake["msg"]
             problem = problem.removeprefix("Value error, ")
-            yield key, f"{key}: {problem}; got {shown(mistake['input'])}"
+            yield f"{key}: {problem}; got {shown(mistake['input'])}"
