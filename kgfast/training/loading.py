@@ -48,11 +48,9 @@ class LoadedRun:
     vocabulary : Vocabularies, optional
         The pair ``entities, relations``; None if neither has names.
     dataset : Dataset, optional
-        The data with the ids of the run; None if no data were asked for.
-    config : Config, optional
-        None for a model that was not trained here.
-    step : int, optional
-        The step of the checkpoint, if known.
+        The data with the ids of the run, if any were loaded.
+    config, step : Config and int, optional
+        Of the run; None for a saved model.
     saved_known : KnownTriples, optional
         The known triples that were saved with a model.
     """
@@ -114,19 +112,12 @@ class LoadedRun:
     ) -> TypeConstraints:
         """Return the entities that each relation may have on either side, by the ids of the run.
 
-        Parameters
-        ----------
-        source : "train" or path
-            The heads and tails that each relation has in the training triples; or a ``.json`` file
-            of relations, each with ``{"head": [...], "tail": [...]}`` of names, or of ids where the
-            run has no names; or types of entities (:meth:`kgfast.TypeConstraints.from_types`): a
-            ``.json`` file of entities, each with a list, or lines ``entity<TAB>type``.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError
-            If there is no such file, or the data of the run are needed and were not loaded; if a
-            file is damaged, or of more entities or relations, or of other names, than the run.
+        ``source`` is "train": the heads and tails that each relation has in the training triples;
+        or a ``.json`` file of relations, each with ``{"head": [...], "tail": [...]}`` of names, or
+        of ids where the run has no names; or types of entities
+        (:meth:`kgfast.TypeConstraints.from_types`): a ``.json`` file of entities, each with a list,
+        or lines ``entity<TAB>type``. A FileNotFoundError or a ValueError names a file that is
+        missing, damaged, or of another graph, and data that were not loaded.
         """
         if source == "train":
             return TypeConstraints.from_triples(self._data("types").train)
@@ -205,18 +196,13 @@ def load_run(
     trust : bool
         Import the user's own model and loss that the config of a run names, which runs their code.
 
-    Returns
-    -------
-    LoadedRun
-
     Raises
     ------
     FileNotFoundError
         If the folder is not that of a run, holds no checkpoint, or ``data`` does not exist.
     ValueError
         If a file is damaged or of another format, the checkpoint does not fit the config or the
-        names, or the data are another graph. If the config names code of the user's own and
-        ``trust`` is False.
+        names, or the data are another graph; if there is code to ``trust``.
     """
     run = RunFolder(folder)
     if is_saved(run.path) and not run.config.is_file():

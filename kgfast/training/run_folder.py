@@ -29,26 +29,12 @@ from kgfast.training.logs import is_number
 
 
 class RunFolder:
-    """The files of a run.
-
-    ========================  ============================================================
-    ``config.yaml``           the config, all values
-    ``graph.safetensors``     names and triples at the beginning
-    ``metrics.jsonl``         see :mod:`kgfast.training.logs`
-    ``last.safetensors``      the newest state: where a run resumes
-    ``best.safetensors``      the best model by ``train.save_best_metric``
-    ``model_<n>.safetensors`` models of other steps (``train.keep_every``)
-    ``result.json``           the result, written at the end
-    ``.lock``                 the process that writes the run: see :func:`kgfast.locks.locked`
-    ========================  ============================================================
-
-    Parameters
-    ----------
-    path
-        The folder; made when something is first written.
+    """The files of a run, which docs/reference/files.md describes.
 
     Attributes
     ----------
+    path : Path
+        The folder; made when something is first written.
     room : callable, optional
         Allocates the float32 tensors of states that are read, for tables larger than memory.
     """

@@ -134,16 +134,10 @@ class Config(Section):
     def from_yaml(
         cls, path: str | os.PathLike[str], overrides: Sequence[str] | None = None
     ) -> "Config":
-        """Read a file.
+        """Read a file, or a config of the package such as ``wn18rr/rotate_fast``.
 
-        Parameters
-        ----------
-        path
-            A YAML mapping of sections, or the name of a config of the package:
-            ``wn18rr/rotate_fast``.
-        overrides : sequence of str
-            Dotted keys and YAML values, ``"optim.lr=1e-3"``, that replace values of the file.
-            ``train.steps`` also replaces ``train.epochs`` and the other way round.
+        ``overrides`` are dotted keys with YAML values, ``"optim.lr=1e-3"``, that replace values of
+        the file; ``train.steps`` also replaces ``train.epochs``, and the other way round.
 
         Raises
         ------
