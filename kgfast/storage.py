@@ -1,10 +1,9 @@
-"""Files of any size: limits of memory and disk, fingerprints."""
+"""Files of any size: limits of memory and disk, hashes of values."""
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from kgfast.text import shown
 
-DIGEST = 20  # bytes of a fingerprint
+DIGEST = 20  # bytes of a hash
 _SHARE = 4  # the default limit is a quarter of free memory
 
 
@@ -61,37 +60,20 @@ def check_room(folder: Path, needed: int, who: str) -> None:
         )
 
 
-class Fingerprint:
-    """Hash of tensors and plain values, in the order of their addition."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=DIGEST)
-
-    def add(self, *values: Any) -> None:
-        """Add a tensor by shape, dtype and bits, and any other value by ``repr``."""
-        for value in values:
-            if isinstance(value, Tensor):
-                flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-                self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
-                self._hash.update(bytes_of(flat).data)
-            else:
-                self._hash.update(repr(value).encode() + b"\0")
-
-    def add_each(self, values: Iterable[Any]) -> None:
-        """Add values one after the other, as an iterator makes them."""
-        for value in values:
-            self.add(value)
-
-    def text(self) -> str:
-        """Return the hash in hexadecimal digits."""
-        return self._hash.hexdigest()
-
-
 def digest(*values: Any) -> str:
-    """Return the first twelve digits of the fingerprint of some values, for a line of text."""
-    found = Fingerprint()
-    found.add(*values)
-    return found.text()[:12]
+    """Return twelve digits of the hash of some values, for a line of text.
+
+    A tensor counts by shape, dtype and bits, any other value by ``repr``.
+    """
+    found = hashlib.blake2b(digest_size=DIGEST)
+    for value in values:
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            found.update(repr((tuple(flat.shape), flat.dtype)).encode())
+            found.update(bytes_of(flat).data)
+        else:
+            found.update(repr(value).encode() + b"\0")
+    return found.hexdigest()[:12]
 
 
 def bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:

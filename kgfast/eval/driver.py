@@ -139,7 +139,11 @@ class Call:
         assert self.reader is not None
         for section in job.sections:
             job.begin(self._source(job, section))
-        self._shares = self.steps.shares(self.model, self.reader, job.facts)
+        facts = job.facts | {
+            "batch_size": str(job.batch_size),
+            "whether known answers are left out": str(job.known is not None),
+        }
+        self._shares = self.steps.shares(self.model, self.reader, facts)
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops

@@ -75,13 +75,9 @@ class Job(ABC):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Arguments that several processes must agree on, in words."""
+        """Arguments that results depend on, besides model and known triples, in words."""
         names = (f"{len(it):,} names {digest(it.names)}" for it in self.names if it is not None)
-        return {
-            "vocabularies": " and ".join(names),
-            "batch_size": str(self.batch_size),
-            "whether known answers are left out": str(self.known is not None),
-        }
+        return {"vocabularies": " and ".join(names)}
 
     @abstractmethod
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:

@@ -10,15 +10,14 @@ from torch import Tensor
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.counting import Ranking
 from kgfast.eval.driver import Call
-from kgfast.eval.preparation import tensors_of
 from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader, own_reader
 from kgfast.graph import KnownTriples, TriplesLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
-from kgfast.processes.shares import check_cover
-from kgfast.storage import Fingerprint
+from kgfast.processes.shares import check_cover, facts_of
+from kgfast.storage import digest
 from kgfast.text import shown
 
 _SAMPLE = 64  # rows of a table that stand for all
@@ -132,12 +131,10 @@ def count_range(
     Call(model, "").run_range(job, RowReader.of(reader.table, start, stop))
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], job.hrt.clone()
-    digest, few = Fingerprint(), min(_SAMPLE, total)
+    few = min(_SAMPLE, total)
     ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
-    digest.add(type(model).__name__, job.model.score, job.facts, reader.table.rows(ids))
-    entity = getattr(model, "entity", None)
-    digest.add_each(tensor for tensor in tensors_of(model) if tensor is not entity)
-    return RangeCounts(start, stop, total, counts, hrt, job.sides, digest.text())
+    asked = digest(facts_of(model, reader), job.facts, reader.table.rows(ids))
+    return RangeCounts(start, stop, total, counts, hrt, job.sides, asked)
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:

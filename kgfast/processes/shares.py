@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.driver import TOGETHER
 from kgfast.eval.job import SoFar
-from kgfast.eval.preparation import modules_of
+from kgfast.eval.preparation import tensors_of
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import RowReader
 from kgfast.processes.steps import Processes, check_timeout, join, was_told
@@ -180,13 +180,8 @@ def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> Non
 
 def facts_of(model: Any, reader: RowReader) -> dict[str, str]:
     """Return the facts of a model that all processes must share, in words."""
-    others = [
-        value
-        for module in modules_of(model)
-        for values in (module.named_parameters, module.named_buffers)
-        for name, value in sorted(values(recurse=False))
-        if name != "entity"
-    ]
+    entity = getattr(model, "entity", None)
+    others = [tensor for tensor in tensors_of(model) if tensor is not entity]
     return {
         "the model": f"{type(model).__name__} of score {model.score}",
         "the shape of the entity table": str(list(reader.table.shape)),
