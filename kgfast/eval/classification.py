@@ -145,7 +145,8 @@ def classify(
     >>> found.test.accuracy, found.predicted.tolist()
     (1.0, [True, False, False])
     """
-    names, scored = None, {}
+    names: Vocabulary | None = None
+    scored = {}
     for argument, pair in (("valid", valid), ("test", test)):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
@@ -155,57 +156,39 @@ def classify(
         parts = []
         for kind, triples in zip(("true", "false"), pair, strict=True):
             try:
-                ids, own = with_names(triples, vocabulary)
-                check_names(own, model)
-                sizes = model.num_entities, model.num_relations
-                hrt = as_triples_tensor(ids, num_entities=sizes[0], num_relations=sizes[1])
+                ids, labels = with_names(triples, vocabulary)
+                check_names(labels, model)
+                sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+                parts.append(as_triples_tensor(ids, **sizes))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None
-            names = own[1] or names
-            if argument == "valid" and not len(hrt):
+            names = labels[1] or names
+            if argument == "valid" and not len(parts[-1]):
                 raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
-            parts.append(hrt)
-        scored[argument] = _scored(model, parts[0], parts[1], dims)
-    thresholds, shared = _thresholds(*scored["valid"], model.num_relations)
+        heads, relations, tails = torch.cat(parts).T
+        is_true = torch.arange(len(heads), dtype=torch.int64, device="cpu") < len(parts[0])
+        scores = torch.empty(0, dtype=torch.float32, device="cpu")
+        if len(heads):
+            queries = {"heads": heads, "relations": relations, "candidate_ids": tails[:, None]}
+            scores = topk(model, **queries, k=1, dims=dims).scores[:, 0].cpu()
+        scored[argument] = relations.cpu(), scores, is_true
+    relations, scores, is_true = scored["valid"]
+    thresholds = torch.full((model.num_relations,), torch.nan, dtype=torch.float64, device="cpu")
+    for relation in relations.unique().tolist():
+        members = relations == relation
+        thresholds[relation] = _best_threshold(scores[members], is_true[members])
+    shared = _best_threshold(scores, is_true)
     chosen = thresholds.nan_to_num(nan=shared)
     predicted = {name: scores.double() >= chosen[ids] for name, (ids, scores, _) in scored.items()}
-    on_valid, on_test = (_metrics(scored[it][2], predicted[it]) for it in ("valid", "test"))
-    return Classification(
-        thresholds, shared, on_valid, on_test, *scored["test"], predicted["test"], names
-    )
-
-
-def _scored(
-    model: RankableModel | BlockScorer, true: Tensor, false: Tensor, dims: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return relations, scores and classes of triples, ``[T]`` each, on the CPU."""
-    heads, relations, tails = torch.cat([true, false]).T
-    is_true = torch.arange(len(heads), dtype=torch.int64, device="cpu") < len(true)
-    if not len(heads):
-        return relations.cpu(), torch.empty(0, dtype=torch.float32, device="cpu"), is_true
-    found = topk(
-        model, heads=heads, relations=relations, k=1, candidate_ids=tails[:, None], dims=dims
-    )
-    return relations.cpu(), found.scores[:, 0].cpu(), is_true
-
-
-def _thresholds(
-    relations: Tensor, scores: Tensor, is_true: Tensor, num_relations: int
-) -> tuple[Tensor, float]:
-    """Return the best threshold of each relation, NaN without triples; and of all relations."""
-    thresholds = torch.full((num_relations,), torch.nan, dtype=torch.float64, device="cpu")
-    for relation in relations.unique().tolist():
-        own = relations == relation
-        thresholds[relation] = _best_threshold(scores[own], is_true[own])
-    return thresholds, _best_threshold(scores, is_true)
+    metrics = [_metrics(scored[name][2], predicted[name]) for name in ("valid", "test")]
+    return Classification(thresholds, shared, *metrics, *scored["test"], predicted["test"], names)
 
 
 def _best_threshold(scores: Tensor, is_true: Tensor) -> float:
     """Return the score that separates best: the lowest score of the highest accuracy."""
     values, places = scores.double().unique(return_inverse=True)  # ascending
     right = torch.zeros(len(values), dtype=torch.int64, device="cpu")
-    # A true triple adds one right class while the threshold is at most its score, a false one loses
-    # one.
+    # While the threshold is at most its score, a true triple is right and a false one is wrong.
     right.index_add_(0, places, torch.where(is_true, 1, -1))
     counts = right.flip(0).cumsum(0).flip(0)
     return float(values[counts == counts.max()][0])
