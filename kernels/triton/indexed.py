@@ -25,13 +25,13 @@ def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
     """Return scores of the pairs ``index [B, K]``: that shape, or with ``dims`` ``[C, B, K]``."""
     shape, device = (len(operands.crops), *index.shape), operands.table.device
     out = torch.empty(shape, dtype=torch.float32, device=device)
-    with launcher.serving(device):
-        fill_indexed(out, operands, index)
+    with launcher.serving(device) as arch:
+        fill_indexed(out, operands, index, arch)
     return out[0] if operands.dims is None else out
 
 
 def fill_indexed(
-    out: Tensor, operands: Operands, index: Tensor, listed: ListedRows | None = None
+    out: Tensor, operands: Operands, index: Tensor, arch: int, listed: ListedRows | None = None
 ) -> None:
     """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1.
 
@@ -40,7 +40,7 @@ def fill_indexed(
     if not out.numel():
         return
     (crops, count, width), dims = out.shape, operands.dims
-    is_capped = operands.has_factor and launcher.architecture(out.device) > 0
+    is_capped = operands.has_factor and arch > 0
     launcher.launch(
         gather_scores,
         (count * -(-width // GATHER_PAIRS),),
@@ -61,18 +61,18 @@ def fill_indexed(
 
 
 def fill_listed(
-    out: Tensor, operands: Operands, sampled: Sampled, index: Tensor, status: Tensor
+    out: Tensor, operands: Operands, sampled: Sampled, made: tuple[Tensor, Tensor], arch: int
 ) -> None:
-    """Write scores of targets and negatives ``[1, B, 1 + K]``, and their ids, which are clamped.
+    """Write scores of targets and negatives ``[1, B, 1 + K]``, and what is ``made`` beside.
 
-    ``status [1]`` is set to 1 if an id was clamped.
+    These are the ids ``[B, 1 + K]``, clamped, and a status ``[1]``: 1 if an id was clamped.
     """
     targets, negatives = sampled.targets, sampled.negatives
     assert targets is not None
     assert negatives is not None
     rows = operands.candidates.num_rows
-    listed = ListedRows(targets, targets.stride(0), index, rows, status)
-    fill_indexed(out, operands, negatives, listed)
+    listed = ListedRows(targets, targets.stride(0), made[0], rows, made[1])
+    fill_indexed(out, operands, negatives, arch, listed)
 
 
 def indexed_gradients(
@@ -92,10 +92,10 @@ def indexed_gradients(
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
     by_query: ListGradients | None = None
     by_row: ListGradients | None = None
-    with launcher.serving(operands.table.device):
+    with launcher.serving(operands.table.device) as arch:
         if operands.score.root and not over_roots:
             norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
-            fill_indexed(norms, operands, index)
+            fill_indexed(norms, operands, index, arch)
             grad = over_norms(grad, norms.neg_())
         if need.queries:
             by_query = ListGradients(operands, index, (True, False), of_queries=True)

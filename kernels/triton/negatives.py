@@ -68,7 +68,7 @@ class FusedNegatives(NegativeLosses):
             if sampled.negatives is None:
                 fill_scores(made.raw[None], scored, arch)
             else:
-                fill_listed(made.raw[None], scored, sampled, index, words[1:])
+                fill_listed(made.raw[None], scored, sampled, (index, words[1:]), arch)
             base, counts = _divisor(loss, count, width - len(index[:1]))
             launcher.launch(
                 device.negative_rows,

@@ -5,7 +5,6 @@ As in test_compile_sweeps.py: launches are recorded, compiled, and their SASS is
 
 import math
 import os
-import re
 from dataclasses import replace
 
 import pytest
@@ -27,7 +26,8 @@ pytestmark = [
 ]
 
 PULL = {"pull", "add_stripes"}
-OF_PAIRS = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "score_survivors"}
+OF_PAIRS = {"score_tiles", "product_scores", "multiply_slopes", "gather_scores"}
+OF_PAIRS |= {"backward_lists", "add_pieces"}
 OF_LOSSES = {"make_keys", "distance_losses", "product_losses", "multiply_slopes", "finish"}
 TENSOR_CORES = dict.fromkeys((80, 86, 89, 120), "HMMA") | {90: "HGMMA", 100: "UTCHMMA"}
 slow = pytest.mark.slow
@@ -36,18 +36,19 @@ slow = pytest.mark.slow
 def pairs_recorded(
     score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False
 ):
-    """Return launches of every operator; sizes that no tile divides."""
-    width = 100 * get_score(score).planes
-    queries, table = torch.empty(batch, width), torch.empty(2_041, width, dtype=dtype)
+    """Return launches of scores and gradients of pairs; sizes that no tile divides."""
+    facts = get_score(score)
+    queries = torch.empty(batch, 100 * facts.query_planes(facts.is_rscf))
+    table = torch.empty(2_041, 100 * facts.planes, dtype=dtype)
     bias = torch.empty(len(table), dtype=dtype) if options else None
+    factor = torch.empty(len(table), 100) if facts.is_rscf else None
     dims = [50, 100] if options else None
     index = torch.zeros(batch, 300 if options else 33, dtype=torch.int64)
     with aot.recorded(arch) as launches:
-        grad = triton.pairwise_scores(queries, table, score, bias, None, dims)
-        triton.pairwise_backward(grad, queries, table, score, None, dims)
-        grad = triton.indexed_scores(queries, table, index, score, bias, None, dims)
-        triton.indexed_backward(grad, queries, table, index, score, None, dims)
-        triton.topk(queries, table, 5, score=score, bias=bias, dims=dims)
+        grad = triton.pairwise_scores(queries, table, score, bias, factor, dims)
+        triton.pairwise_backward(grad, queries, table, score, factor, dims)
+        grad = triton.indexed_scores(queries, table, index, score, bias, factor, dims)
+        triton.indexed_backward(grad, queries, table, index, score, factor, dims)
     return launches
 
 
@@ -61,53 +62,38 @@ def loop_of(launch, arch: int, elements: int):
 
 
 PAIRS = {  # kernels that need most registers; other scores do less of the same
-    "rotate": (100, torch.float32, True, {"sweep"} | PULL),
-    "many of rotate": (1000, torch.float32, False, {"sweep"} | PULL),
-    "one of rotate": (1, torch.float16, True, PULL),
-    "l2": (1000, torch.bfloat16, True, {"sweep"} | PULL),
-    "dot": (100, torch.float32, True, set()),
+    "rotate": (100, torch.float32, True),
+    "many of rotate": (1000, torch.float32, False),
+    "one of rotate": (1, torch.float16, True),
+    "l2": (1000, torch.bfloat16, True),
+    "dot": (100, torch.float32, True),
+    "rscf_rotate": (1000, torch.float32, False),
 }
-
-
-@pytest.mark.parametrize(("arch", "has_factor"), on_each_arch(False, slow=[True]))
-def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
-    facts = get_score("rscf_rotate")
-    queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
-    factor = torch.empty(2041, 100) if has_factor else None
-    index = torch.zeros(1000, 33, dtype=torch.int64)
-    with aot.recorded(arch) as launches:
-        grad = triton.pairwise_scores(queries, table, facts.name, None, factor)
-        triton.pairwise_backward(grad, queries, table, facts.name, factor)
-        grad = triton.indexed_scores(queries, table, index, facts.name, None, factor)
-        triton.indexed_backward(grad, queries, table, index, facts.name, factor)
-        triton.topk(queries, table, 5, score=facts.name, factor=factor)
-    for launch in launches:
-        assert aot.compile_for(launch, arch).stack == 0, launch.name
-    names = {launch.name for launch in launches}
-    assert names >= {"backward_lists", "pack_moved", "describe_moves"} | PULL
-    sides = {launch.args["SIDE"].of_queries for launch in launches if "SIDE" in launch.args}
-    assert sides == {False, True}
-    elements = pull_elements(only(launches, "pull"))
-    slots, _, _ = loop_of(only(launches, "pull"), arch, elements)
-    assert slots <= (64 if has_factor else 20)  # 98 and 30 where each side was pulled
 
 
 @pytest.mark.parametrize(
     ("arch", "case"),
-    on_each_arch("rotate", "dot", slow=["many of rotate", "one of rotate", "l2"]),
+    [
+        *on_each_arch("rotate", "dot", "rscf_rotate"),
+        *on_each_arch(slow=["many of rotate", "one of rotate", "l2"]),
+        *(pytest.param(0, case, marks=slow) for case in ("many of rotate", "dot")),
+    ],
 )
 def test_no_kernel_of_pairs_spills(case: str, arch: int) -> None:
-    batch, dtype, options, others = PAIRS[case]
+    """Kernels of sweeps: test_compile_sweeps.py."""
+    batch, dtype, options = PAIRS[case]
     names = set()
     for launch in pairs_recorded(case.split()[-1], batch, arch=arch, dtype=dtype, options=options):
-        if launch.name not in OF_PAIRS | PULL | {"sweep"}:  # test_compile_sweeps.py
+        if launch.name not in OF_PAIRS | PULL:
             continue
         names.add(launch.name)
-        code = aot.compile_for(launch, arch)
+        code = aot.compile_for(launch, arch or "gfx942")
         assert code.stack == 0, launch.name
-        assert code.registers <= (255 if launch.name == "pull" else 168), launch.name
-        assert code.shared <= 16 << 10, launch.name
-    assert names == OF_PAIRS | others
+        is_large = launch.name in ("pull", "multiply_slopes") or not arch
+        assert code.registers <= (256 if is_large else 168), launch.name
+        assert code.shared <= (64 if is_large else 16) << 10, launch.name
+    assert names >= {"gather_scores", "backward_lists"}
+    assert names & {"pull", "multiply_slopes"}
 
 
 def pull_elements(launch) -> int:
@@ -116,12 +102,12 @@ def pull_elements(launch) -> int:
     return tile.rows * tile.features // 32
 
 
-FEWEST = {"rotate": 12.5, "rotate_interleaved": 12.5, "l1": 8, "l2": 5}
+FEWEST = {"rotate": 12.5, "rotate_interleaved": 12.5, "l1": 8, "l2": 5, "rscf_rotate": 64}
 
 
 @pytest.mark.parametrize(
     ("arch", "score"),
-    on_each_arch("rotate", slow=["l1", "l2", "rotate_interleaved"]),
+    on_each_arch("rotate", slow=["l1", "l2", "rotate_interleaved", "rscf_rotate"]),
 )
 def test_both_sides_are_pulled_at_once(score, arch) -> None:
     """18.4 slots of rotate where each side is pulled, 12 of l1, 5.8 of l2."""
@@ -129,9 +115,11 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
     dtype = torch.bfloat16 if score == "rotate_interleaved" else torch.float32
     launch = only(pairs_recorded(score, 1000, arch=arch, dtype=dtype), "pull")
     elements = pull_elements(launch)
-    assert elements == (16 if is_halved else 32)
     slots, roots, inner = loop_of(launch, arch, elements)
     assert slots <= FEWEST[score] + 1.6 * (arch >= 100)
+    if get_score(score).is_rscf:
+        return
+    assert elements == (16 if is_halved else 32)
     assert roots == inner["MUFU.RSQ"] / elements == score.startswith("rotate")
     assert inner["SHFL"] == 3 * get_score(score).planes  # eight lanes share a feature
     assert inner["BAR"] <= 1
@@ -143,13 +131,11 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
 )
 def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
     batch, options = case
-    for name in ("score_tiles", "sweep") if batch > 1 else ("score_tiles",):
-        launch = only(pairs_recorded("rotate", batch, arch=arch, options=options), name)
-        threads = 32 * launch.options["num_warps"]
-        elements = launch.tile.rows * launch.tile.lanes // threads
-        slots, roots, _ = loop_of(launch, arch, elements)
-        assert slots <= 8
-        assert roots == 1
+    launch = only(pairs_recorded("rotate", batch, arch=arch, options=options), "score_tiles")
+    elements = launch.tile.rows * launch.tile.lanes // (32 * launch.options["num_warps"])
+    slots, roots, _ = loop_of(launch, arch, elements)
+    assert slots <= 8
+    assert roots == 1
 
 
 def test_gathers_are_limited_by_memory() -> None:
@@ -163,15 +149,6 @@ def test_gathers_are_limited_by_memory() -> None:
             slots, roots, _ = loop_of(launch, 90, 8)
             assert slots <= 24
             assert roots == 1
-
-
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("dot", "rotate"))
-def test_survivors_are_scored_without_fusion(arch, score) -> None:
-    launch = only(pairs_recorded(score, 100, arch=arch, options=True), "score_survivors")
-    ptx = aot.compile_for(launch, arch).ptx
-    assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
-    assert "ftz" not in ptx
-    assert ".approx" not in ptx
 
 
 def losses_recorded(
@@ -423,17 +400,6 @@ def test_sizes_do_not_compile_a_kernel_anew(recorded) -> None:
 
 
 @slow
-@pytest.mark.parametrize("name", ["pairs", "losses"])
-def test_amd_code(name) -> None:
-    launches = losses_recorded("rotate", 0) + losses_recorded("dot", 0)
-    if name == "pairs":
-        launches = pairs_recorded("rotate", 1000, arch=0, options=True)
-    for launch in launches:
-        if launch.name not in OF_PAIRS | OF_LOSSES:
-            continue
-        try:
-            code = aot.compile_for(launch, "gfx942")
-        except RuntimeError as error:
-            pytest.skip(f"Triton does not compile for gfx942 here: {error}")
-        assert code.stack == 0, launch.name
-        assert name == "losses" or code.registers <= 256, launch.name
+def test_amd_code_of_losses() -> None:
+    for launch in losses_recorded("rotate", 0) + losses_recorded("dot", 0):
+        assert aot.compile_for(launch, "gfx942").stack == 0, launch.name

@@ -40,27 +40,26 @@ def recorded(
     arch: int,
     dtype=torch.float32,
     options: bool = False,
-    dims=None,
     has_factor: bool = False,
+    k: int = 0,
 ):
-    """Return the launches of a small ``rank_counts``; 14,541 candidates make tails."""
+    """Return the launches of small ranks, or of the best k; 14,541 candidates make tails."""
     rows, facts = 14_541, get_score(score)
     table = torch.empty(rows, 100 * facts.planes, dtype=dtype)
-    width = 100 * facts.query_planes(has_factor)
-    queries = torch.empty(batch, width, dtype=max(dtype, torch.float32, key=lambda d: d.itemsize))
+    queries = torch.empty(batch, 100 * facts.query_planes(has_factor)).to(
+        torch.promote_types(dtype, torch.float32)
+    )
+    given = {
+        "bias": torch.empty(rows, dtype=dtype) if options else None,
+        "candidate_ids": torch.arange(rows - 1) if options else None,
+        "factor": torch.empty(rows, 100, dtype=dtype) if has_factor else None,
+    }
+    known, none = torch.arange(batch + 1), torch.zeros(batch, dtype=torch.int64)
     with aot.recorded(arch) as launches:
-        triton.rank_counts(
-            queries,
-            table,
-            torch.zeros(batch, dtype=torch.int64),
-            torch.arange(batch + 1),
-            torch.zeros(batch, dtype=torch.int64),
-            score,
-            bias=torch.empty(rows, dtype=dtype) if options else None,
-            candidate_ids=torch.arange(rows - 1) if options else None,
-            dims=dims,
-            factor=torch.empty(rows, 100, dtype=dtype) if has_factor else None,
-        )
+        if k:
+            triton.topk(queries, table, k, known, none, score, **given)
+        else:
+            triton.rank_counts(queries, table, none, known, none, score, **given)
     return launches
 
 
@@ -78,16 +77,22 @@ def elements_of(launch, lanes: int = 32) -> int:
     return int(launch.tile.rows) * int(launch.tile.lanes) // threads
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
+OF_SCORES = on_each_arch("rotate", "dot", slow=["l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"])
+OF_AMD = [pytest.param(0, it, marks=pytest.mark.slow) for it in ("rotate", "dot", "rscf_rotate")]
+
+
+@pytest.mark.parametrize(("arch", "score"), [*OF_SCORES, *OF_AMD])
 def test_no_kernel_spills(score: str, arch: int) -> None:
-    cases = [(torch.float32, False), (torch.float64, True)]  # without norms and bias, with both
-    for batch, (dtype, options) in itertools.product(BATCHES, cases):
-        for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
-            code = aot.compile_for(launch, arch)
+    moves, cases = get_score(score).is_rscf, [(torch.float32, False, 0), (torch.float64, True, 9)]
+    batches = (1, 2, 4, 8, 16) if moves else BATCHES  # in place; of others one for each tile
+    for batch, (dtype, options, k) in itertools.product((*batches, 1000), cases):
+        given = {"dtype": dtype, "options": options, "has_factor": moves}
+        for launch in recorded(score, batch, arch=arch, k=k if batch < 1000 else 0, **given):
+            code = aot.compile_for(launch, arch or "gfx942")
             assert code.stack == 0, (launch.name, batch, dtype)
-            is_split = launch.name == "sweep_split"
+            is_split = launch.name in ("sweep_split", "product_scores")
             most = 255 if is_split or launch.name == "sweep_in_place" else 168
-            assert code.registers <= most, (launch.name, batch, dtype)
+            assert code.registers <= (most if arch else 512), (launch.name, batch, dtype)
             assert code.shared <= (160 if is_split else 16) << 10, (launch.name, batch, dtype)
 
 
@@ -110,7 +115,6 @@ def test_the_rotate_loop_is_limited_by_the_square_root(arch, case) -> None:
     assert inner["LDL"] == inner["STL"] == 0
 
 
-PLAIN = ("dot", "l1", "l2", "rotate")
 FILTERED = [  # score, whether there is a factor, most slots near and far
     ("rscf_rotate", True, 24.5, 36),
     ("rscf_rotate", False, 8.5, None),
@@ -137,20 +141,6 @@ def test_filtering_sweeps(arch, case) -> None:
         if most_far is not None:
             assert loops[1]["MUFU.SQRT"] == elements
             assert loops[1].total() / elements <= most_far
-
-
-@pytest.mark.parametrize(
-    ("score", "most"),
-    [("dot", 1.5)] + [pytest.param(score, 2.5, marks=pytest.mark.slow) for score in ("l1", "l2")],
-)
-def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
-    launch = only(recorded_in_float32(score, 1000, arch=90), "sweep")
-    elements = elements_of(launch)
-    code = aot.compile_for(launch, 90)
-    inner = code.inner_loop(elements)
-    assert code.stack == 0
-    assert inner.total() / elements <= most
-    assert not any("MUFU" in name for name in inner)
 
 
 WORDS = {100: 0.63, 1000: 0.38}  # words that a thread loads, a pair and plane
@@ -219,17 +209,6 @@ def test_what_tensor_cores_do_not_sweep(score, batch, arch, name) -> None:
     assert names & {"sweep_split", "sweep", "sweep_in_place"} == {name}
 
 
-def test_the_best_of_products_are_collected_by_tensor_cores() -> None:
-    queries, table = torch.empty(300, 100), torch.empty(14_541, 100)
-    with aot.recorded(90) as launches:
-        triton.topk(queries, table, 5, score="dot")
-    launch = only(launches, "sweep_split")
-    assert launch.args["tally"].greater is None
-    code = aot.compile_for(launch, 90)
-    assert code.stack == 0
-    assert any(loop["HGMMA"] for loop in code.loops)
-
-
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot"))
 def test_warps_never_part_before_a_barrier(arch, score) -> None:
     """No branch may hang on a scalar that each warp loads for itself while others write it."""
@@ -257,22 +236,16 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
     assert keys(1000) == keys(1024) == keys(999)
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+    ("arch", "score"), on_each_arch("rotate", "dot", "rscf_rotate", slow=["l1", "l2", "rscf_l1"])
 )
-def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
-    launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
-    for name in ("score_targets", "rescore"):
-        assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
-
-
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rscf_rotate", slow=["rscf_l1"]))
-def test_canonical_turns_are_not_fused(arch, score) -> None:
-    for dtype in (torch.float32, torch.float64):
-        launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)
-        for name in ("score_targets", "rescore"):
-            assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score == "rscf_rotate")
+def test_canonical_code_is_not_fused(arch, score) -> None:
+    for dtype, k in ((torch.float64, 0), (torch.float32, 5)):
+        given = {"dtype": dtype, "options": True, "has_factor": get_score(score).is_rscf}
+        launches = recorded(score, 100, arch=arch, k=k, **given)
+        for name in ("score_survivors",) if k else ("score_targets", "rescore"):
+            has_root = score in ("l2", "rotate", "rscf_rotate")
+            assert_unfused(aot.compile_for(only(launches, name), arch).ptx, has_root)
 
 
 def assert_unfused(ptx: str, has_root: bool) -> None:
@@ -284,47 +257,15 @@ def assert_unfused(ptx: str, has_root: bool) -> None:
         assert operation.split(".")[1] == "rn"
 
 
-AMD_CASES = [
-    ("rotate", 1000, torch.float64),
-    *(pytest.param("rotate", few, torch.float64, marks=pytest.mark.slow) for few in BATCHES[:-1]),
-    *(pytest.param(score, 1000, torch.float32, marks=pytest.mark.slow) for score in PLAIN),
-]
-
-
-@pytest.mark.parametrize(("score", "batch", "dtype"), AMD_CASES)
-def test_amd_code_of_sweeps(score, batch, dtype) -> None:
-    options = dtype == torch.float64  # with norms and bias, or without
-    launches = recorded(score, batch, arch=0, dtype=dtype, options=options)
-    codes = {launch.name: aot.compile_for(launch, "gfx942") for launch in launches}
-    for name, code in codes.items():
-        assert code.stack == 0, name
-        assert code.registers <= 256, name
-        assert code.shared <= 16 << 10, name
-    if batch == 1:
-        return
-    launch = only(launches, "sweep")
-    elements = elements_of(launch, lanes=64)
-    roots = codes["sweep"].asm["amdgcn"].count("v_sqrt_f32")
-    assert roots == (elements if score in ("l2", "rotate") else 0)
-    for name in ("score_targets", "rescore"):
-        asm = codes[name].asm["amdgcn"]
-        # a correctly rounded double root has seven
-        of_roots = 7 if score in ("l2", "rotate") else 0
-        assert len(re.findall(r"\bv_fma\w*_f64", asm)) == of_roots, name
-        assert re.search(r"\bv_add_f64", asm), name
-
-
 @pytest.mark.slow
-def test_amd_code_of_filters() -> None:
-    launches = recorded("rscf_rotate", 1000, arch=0, dtype=torch.float64, has_factor=True)
-    for launch in launches:
-        code = aot.compile_for(launch, "gfx942")
-        assert code.stack == 0, launch.name
-        assert code.registers <= 256, launch.name
-    asm = aot.compile_for(
-        next(launch for launch in launches[::-1] if launch.name == "rescore"), "gfx942"
-    ).asm
-    assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # the root's
+@pytest.mark.parametrize(("score", "roots"), [("rotate", 7), ("dot", 0), ("rscf_rotate", 7)])
+def test_canonical_code_of_amd_is_not_fused(score, roots) -> None:
+    """A correctly rounded double root has seven products with sums."""
+    given = {"dtype": torch.float64, "has_factor": get_score(score).is_rscf}
+    launches = recorded(score, 1000, arch=0, **given)
+    for name in ("score_targets", "rescore"):
+        asm = aot.compile_for(only(launches, name), "gfx942").asm["amdgcn"]
+        assert len(re.findall(r"\bv_fma\w*_f64", asm)) == roots, name
 
 
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])
@@ -340,29 +281,6 @@ def deepest(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else deepest(error.__cause__)
 
 
-def in_place(score: str, batch: int, *, arch: int, moves=False, **options):
-    """Return the launch of a small ``rank_counts`` of few queries; 14,541 candidates."""
-    rows, facts = 14_541, get_score(score)
-    dtype = options.get("dtype", torch.float32)
-    width = 100 * facts.query_planes(moves)
-    has_bias = options.get("has_bias", False)
-    with aot.recorded(arch) as launches:
-        triton.rank_counts(
-            torch.empty(batch, width, dtype=torch.promote_types(dtype, torch.float32)),
-            torch.empty(rows, 100 * facts.planes, dtype=dtype),
-            torch.zeros(batch, dtype=torch.int64),
-            torch.arange(batch + 1),
-            torch.zeros(batch, dtype=torch.int64),
-            score,
-            bias=torch.empty(rows) if has_bias else None,
-            factor=torch.empty(rows, 100) if moves else None,
-        )
-    names = {launch.name for launch in launches}
-    assert "sweep" not in names
-    assert "pack" not in names or score == "dot" or dtype == torch.float64  # norms of the queries
-    return only(launches, "sweep_in_place")
-
-
 def elements_in_place(launch) -> int:
     """Elements of a step that a thread has: features of each of its queries and candidates."""
     rows, lanes = launch.tile[:2]
@@ -373,7 +291,7 @@ def elements_in_place(launch) -> int:
 @pytest.mark.parametrize(("batch", "most", "words"), [(1, 14, 2.25), (16, 7.75, 0.375)])
 def test_the_rotate_loop_in_place(arch, batch, most, words) -> None:
     """Bytes limit one query: 14 slots for each of 3.5 words a clock. Roots limit sixteen."""
-    launch = in_place("rotate", batch, arch=arch)
+    launch = only(recorded("rotate", batch, arch=arch), "sweep_in_place")
     code = aot.compile_for(launch, arch)
     elements = elements_in_place(launch)
     inner = next(loop for loop in code.loops if loop["MUFU.SQRT"])
@@ -383,54 +301,7 @@ def test_the_rotate_loop_in_place(arch, batch, most, words) -> None:
     assert inner["LDG"] / elements <= words  # the table, once for all queries, and the queries
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", [80, 90, 100])
-@pytest.mark.parametrize(
-    "score", ["rotate", "dot", "l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"]
-)
-def test_no_sweep_in_place_spills(arch, score) -> None:
-    moves = get_score(score).is_rscf
-    for batch, dtype in itertools.product((1, 2, 4, 8, 16), (torch.float32, torch.float64)):
-        options = {"dtype": dtype, "has_bias": dtype == torch.float64}
-        launch = in_place(score, batch, arch=arch, moves=moves, **options)
-        code = aot.compile_for(launch, arch)
-        assert code.stack == 0, (batch, dtype, code.stack)
-        assert code.shared <= 16 << 10
-
-
-def test_dot_in_place_with_all_options_does_not_spill() -> None:
-    launch = in_place("dot", 16, arch=90, dtype=torch.float16, has_bias=True)
-    code = aot.compile_for(launch, 90)
-    assert code.stack == 0
-    scalars = re.findall(r"tt\.load (%\w+) : !tt\.ptr<", code.asm["ttir"])
-    assert not scalars  # no branch may hang on one
-
-
 @pytest.mark.parametrize("batch", [1, 16])
 def test_few_queries_fill_the_machine(batch) -> None:
     """At least a program for each of 132 multiprocessors, of 4 warps."""
-    assert in_place("rotate", batch, arch=90).grid[1] >= 8 * 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("score", ["rotate", "dot", "rscf_rotate"])
-def test_amd_code_in_place(score) -> None:
-    for batch in (1, 4, 16):
-        code = aot.compile_for(in_place(score, batch, arch=0), "gfx942")
-        assert code.stack == 0, batch
-        assert code.registers <= 512, batch
-
-
-@pytest.mark.parametrize(("score", "batch"), [("rotate", 1), ("dot", 9)])
-def test_the_best_are_swept_in_place(score, batch) -> None:
-    facts = get_score(score)
-    with aot.recorded(90) as launches:
-        triton.topk(
-            torch.empty(batch, 100 * facts.planes),
-            torch.empty(14_541, 100 * facts.planes),
-            10,
-            score=score,
-        )
-    launch = only(launches, "sweep_in_place")
-    assert launch.args["tally"].greater is None
-    assert aot.compile_for(launch, 90).stack == 0
+    assert only(recorded("rotate", batch, arch=90), "sweep_in_place").grid[1] >= 8 * 100

@@ -52,20 +52,3 @@ def test_every_launch_is_on_the_device_of_its_tensors(launches, score) -> None:
     names = {name for name, _ in launches}
     assert names >= {"pack", "score_tiles", "pull", "add_stripes", "gather_scores"}
     assert "backward_lists" in names
-
-
-def test_serving_makes_the_device_of_the_tensors_the_current_one(monkeypatch) -> None:
-    entered: list[torch.device] = []
-
-    @contextmanager
-    def device(it: torch.device):
-        entered.append(it)
-        yield
-        entered.append(torch.device("cpu"))  # was left
-
-    monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(launcher, "architecture", lambda it: 90)
-    second = torch.device("cuda", 1)
-    with launcher.serving(second) as arch:
-        assert (entered, arch) == ([second], 90)
-    assert entered == [second, torch.device("cpu")]

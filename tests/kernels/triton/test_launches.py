@@ -15,7 +15,6 @@ from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.triton.host import launch
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import loss_total, operands_of
@@ -60,22 +59,16 @@ def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> Pret
     return device
 
 
-def test_a_product_and_its_gradients(launches) -> None:
-    """Two chunks: three launches each, four beside them, ten in all."""
-    device = total_of("dot")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_product_and_its_gradients(launches, precision) -> None:
+    """Two chunks: three launches each, four beside them, ten in all.
+
+    Rounding is an operator a chunk, and one of the queries.
+    """
+    device = total_of("dot", precision=precision)
     once = {"make_keys": 1, "finish": 1, "scale": 1}
     assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
-    assert device.operators == {"sort": 1}
-    assert sum(launches.values()) + sum(device.operators.values()) == 10
-    assert device.waits == {"device to host": 1}
-
-
-def test_rounding_is_an_operator_a_chunk(launches) -> None:
-    """And one of the queries; half the bytes of slopes make one chunk of two."""
-    device = total_of("dot", precision="bf16")
-    once = {"make_keys": 1, "finish": 1, "scale": 1}
-    assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
-    assert device.operators == {"sort": 1, "copy_": 3}
+    assert device.operators == {"sort": 1} | ({"copy_": 3} if precision == "bf16" else {})
     assert device.waits == {"device to host": 1}
 
 
@@ -108,7 +101,6 @@ def test_a_distance_and_its_gradients(launches, score) -> None:
         **{"pack": packs, "distance_losses": chunks, "pull": chunks},
     }
     assert device.operators == {"sort": 1}
-    assert sum(launches.values()) + sum(device.operators.values()) == 11
     assert device.waits == {"device to host": 1}
 
 
@@ -213,16 +205,3 @@ def launches_of_pieces(launches: Counter[str]) -> Counter[str]:
     """Return the launches for lists that are cut, at most one for each side."""
     assert launches["add_pieces"] <= 2
     return Counter({"add_pieces": launches["add_pieces"]}) if launches["add_pieces"] else Counter()
-
-
-def test_every_launch_says_whether_a_product_and_a_sum_are_fused() -> None:
-    """Defaults of Triton differ: they fuse until 3.9, and no longer from 3.10 on."""
-    said = []
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda **given: said.append(given["enable_fp_fusion"])
-
-    launch.launch(Kernel(), (1,), {}, num_warps=4)
-    launch.launch(Kernel(), (1,), {}, enable_fp_fusion=False)
-    assert said == [True, False]

@@ -135,8 +135,7 @@ class TestNegatives:
         ],
     )
     def test_rows_and_gradients(self, score, formula, pool, has_mask) -> None:
-        problem = Problem(score, formula, pool=pool, has_mask=has_mask, batch=4, width=17)
-        check(problem)
+        check(Problem(score, formula, pool=pool, has_mask=has_mask, batch=4, width=17))
 
     @pytest.mark.parametrize(
         ("formula", "pool", "has_mask", "reduction", "has_weights"),
@@ -161,8 +160,7 @@ class TestNegatives:
     def test_weights_that_are_all_zero_make_a_mean_of_0(self, pool) -> None:
         problem = Problem(pool=pool)
         problem.factors.zero_()
-        for found in problem.reduced("mean", has_weights=True).made():
-            assert not found.any()
+        assert not any(it.any() for it in problem.reduced("mean", has_weights=True).made())
 
     @pytest.mark.parametrize("formula", FORMULAS)
     def test_a_mean_over_nothing_is_0(self, formula) -> None:
@@ -265,46 +263,6 @@ class TestNegatives:
         ids = sparse[2].coalesce().indices()[0]
         assert torch.equal(ids, problem.ids.unique())
         assert torch.equal(sparse[2].to_dense(), dense[2])
-
-    def test_a_second_derivative_is_refused(self) -> None:
-        problem = Problem()
-        queries, table, bias, _, positive = problem.leaves()
-        operands = operands_of(queries, table, "rotate", bias)
-        with ops.use_backend("triton"):
-            loss = negative_loss(operands, Sampled(positive), problem.loss)
-            (gradient,) = torch.autograd.grad(loss.sum(), queries, create_graph=True)
-            with pytest.raises(RuntimeError, match="differentiated once"):
-                gradient.sum().backward()
-
-    @pytest.mark.parametrize(
-        ("loss", "pool"),
-        [
-            (losses.nssa, True),
-            (losses.margin, True),
-            (losses.logistic, False),
-            pytest.param(losses.logistic, True, marks=pytest.mark.slow),
-            pytest.param(losses.nssa, False, marks=pytest.mark.slow),
-            pytest.param(losses.margin, False, marks=pytest.mark.slow),
-        ],
-    )
-    def test_losses_of_a_model_are_those_of_the_reference(self, pool, loss) -> None:
-        found = []
-        for backend in ("triton", "reference"):
-            rng = torch.Generator().manual_seed(1)
-            entity, relation = (
-                torch.nn.Parameter(torch.randn(shape, generator=rng).to(DEVICE))
-                for shape in ((20, 8), (3, 4))
-            )
-            triples = torch.randint(3, (6, 3), generator=rng).to(DEVICE)
-            shape = (7,) if pool else (6, 7)
-            negatives = torch.randint(20, shape, generator=rng).to(DEVICE)
-            mask = (torch.rand(6, 7, generator=rng) < 0.7).to(DEVICE)
-            with ops.use_backend(backend):
-                model = kgfast.RotatE(entity, relation, gamma=2.0)
-                value = loss(model, triples, negatives, mask=mask)
-                value.backward()
-            found.append((value.detach(), *(it.grad for it in model.parameters())))
-        torch.testing.assert_close(*found)
 
     def test_what_is_not_fused(self) -> None:
         queries, bias = torch.zeros(3, 4, device=DEVICE), torch.zeros(9, device=DEVICE)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast.kernels.scores import SCORES, get_score
 from support.engines import examples
@@ -54,13 +53,6 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
         assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_few_queries_of_a_million_rows_are_one_launch(batch) -> None:
-    from kgfast.kernels.triton.host import configs
-
-    assert configs.MAX_GRID * configs.in_place_tile(get_score("rotate"), batch, 90).candidates > 1e6
-
-
 @pytest.mark.parametrize(
     ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
 )
@@ -102,15 +94,6 @@ def test_the_sums_are_as_short_as_the_bound_says() -> None:
     assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == in_place.STRIDE.value == 64
 
 
-def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
-    """Same derivation: short sums of 64, one addition per 64, the score's own roundings."""
-    from kgfast.kernels.triton.host.bounds import SQRT_ERROR, UNIT, error_bound
-
-    bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
-    assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
-    assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
-
-
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_is_known_by_its_facts(name) -> None:
     from kgfast.kernels.triton.host import bounds, views
@@ -119,27 +102,3 @@ def test_a_score_is_known_by_its_facts(name) -> None:
     assert views.term_of(facts) == views.term_of(same)
     expected, actual = (bounds.error_bound(score, 100, False, True) for score in (facts, same))
     assert actual == expected
-
-
-@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
-def test_the_host_never_waits_for_pairs(score) -> None:
-    width = 4 * get_score(score).planes
-    queries, table = torch.empty(5, width), torch.empty(300, width, dtype=torch.float16)
-    index = torch.zeros(5, 7, dtype=torch.int64)
-    with aot.recorded(90), _NoReading():
-        grad = triton.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
-        triton.pairwise_backward(grad, queries, table, score, None, [3, 4])
-        grad = triton.indexed_scores(queries, table, index, score)
-        triton.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
-
-
-class _NoReading(TorchDispatchMode):
-    """Fails at an operation that makes the host wait for the device."""
-
-    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in self.waits:
-            raise AssertionError(f"{name} waits for the device")
-        return func(*args, **(kwargs or {}))

@@ -16,7 +16,7 @@ from support.flat import triton
 from support.gradients import check
 from support.interpreter import shuffled_programs
 from support.problems import SCORES
-from support.sampled import Sampled, assert_close
+from support.sampled import Sampled
 
 pytest.importorskip("triton")
 
@@ -83,35 +83,6 @@ def test_stripes_of_tiles_and_splits_of_queries(engine, score, programs, monkeyp
 
 
 @engines("triton")
-def test_sums_of_queries_wait_for_the_last_chunk(engine) -> None:
-    from kgfast.kernels.triton.host.launch import architecture
-    from kgfast.kernels.triton.host.pull import QuerySums, RowSums, SlopeFactors, pull
-
-    q, c = engine.there(operands("rotate", 3, 70, 4))
-    grad, arch = rows("l1", 3, 70, 2).to(DEVICE), architecture(q.device)
-    of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
-    problem = Operands(q, Prepared(c, get_score("rotate")))
-    sums = None
-    made, part = torch.full_like(c, torch.nan), torch.full_like(q, torch.nan)
-    for chunk in (slice(0, 64), slice(64, 70)):
-        block = problem.of_rows(chunk)
-        sums = sums or QuerySums(block, 0, 4, arch)
-        of_rows = RowSums(made[chunk], is_single=True)
-        pull(
-            block,
-            SlopeFactors(0, 4, grad[:, chunk]),
-            sums,
-            (of_rows, None),
-            arch,
-            is_first=True,
-        )
-        of_rows.finish()
-    sums.finish(part, adds=False)
-    assert_close(part, of_queries)
-    assert_close(made, of_table)
-
-
-@engines("triton")
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
 def test_programs_in_any_order(engine, monkeypatch) -> None:
     """Gradients have the same bits; the interpreter is asked whether the order was another."""
@@ -137,17 +108,6 @@ def test_planes_begin_beyond_32_bits(engine, plane) -> None:
     found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     store_plane_at[(1,)](RowView(found, 1, plane, 1), found)
     assert found.tolist() == [4 * plane]
-
-
-@engines("triton")
-def test_autocast_leaves_products_alone(engine) -> None:
-    q, c = engine.there(operands("dot", 3, 20, 8))
-    expected = triton.pairwise_scores(q, c, "dot")
-    with torch.autocast(DEVICE, torch.bfloat16):
-        assert torch.equal(triton.pairwise_scores(q, c, "dot"), expected)
-        gradients = triton.pairwise_backward(expected, q, c, "dot")
-    plain = triton.pairwise_backward(expected, q, c, "dot")
-    assert all(torch.equal(a, b) for a, b in zip(gradients[:2], plain[:2], strict=True))
 
 
 @engines("triton")
@@ -197,19 +157,3 @@ def test_long_lists_are_cut(engine, dtype, monkeypatch) -> None:
     check(engine, problem, index)
     problem.score, problem.dims = "l1", None
     check(engine, problem, torch.full_like(index, 8))
-
-
-@engines("triton")
-def test_the_lists_of_an_index(engine) -> None:
-    from kgfast.kernels.triton.host.gradients import lists_of_ids
-
-    index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
-    lists = lists_of_ids(index, 2, 3)
-    assert lists.order.tolist() == [1, 6, 0, 2, 3, 4, 7, 5]
-    assert lists.others.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
-    assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8, 8, 8]  # the last two pieces are spare
-    assert lists.owners.tolist() == [2, 5, 5, 5, 9, 9, 9]
-    assert lists.target.tolist() == [0, -1, -2, -3, 2, 3, 3]
-    assert lists.first_extra.tolist() == [0, 0, 3, 3]
-    assert lists.ids.tolist() == [2, 5, 9]
-    assert lists.is_cut
