@@ -119,14 +119,11 @@ class TypeConstraints:
 
         Parameters
         ----------
-        triples
+        triples, vocabulary
             As for :meth:`from_triples`.
         types
-            Pairs (entity, type): an id or name, and any value that can be hashed, such as text. An
-            entity may have many types. Names that the vocabulary lacks are left out, so that one
-            list serves many graphs.
-        vocabulary
-            Vocabulary for names.
+            Pairs (entity, type): an id or name, and any value that can be hashed. Names that the
+            vocabulary lacks are left out, so that one list serves many graphs.
 
         Raises
         ------

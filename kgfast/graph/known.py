@@ -110,19 +110,10 @@ class KnownTriples:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "KnownTriples":
-        """Open a folder that :meth:`build` wrote; arrays stay in their files, mapped.
+        """Open a folder that :meth:`build` wrote; its arrays are mapped and must not change.
 
-        Parameters
-        ----------
-        folder
-            The folder, which must not change while it is open.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the folder, or one of its files, is not there.
-        ValueError
-            If a file is truncated or damaged, or of another version.
+        Raises FileNotFoundError if a file is not there, and ValueError if a file is truncated or
+        damaged, or of another version.
         """
         known = cls.__new__(cls)
         known._folder = Path(folder).resolve()

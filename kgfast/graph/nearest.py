@@ -36,13 +36,7 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return ``; did you mean 'cat' or 'cats'?``, or nothing if no name is similar.
-
-    Examples
-    --------
-    >>> did_you_mean("cta", ["dog", "cat"])
-    "; did you mean 'cat'?"
-    """
+    """Return ``; did you mean 'cat' or 'cats'?``, or nothing if no name is similar."""
     nearest = nearest_names(name, names) if isinstance(name, str) else []
     return f"; did you mean {' or '.join(map(shown, nearest))}?" if nearest else ""
 

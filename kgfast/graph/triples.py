@@ -141,9 +141,8 @@ class Triples:
     Raises
     ------
     TypeError, ValueError
-        If the dtype is not an integer dtype, the shape is not `[T, 3]`, an id is negative or out of
-        range (the message names the first such row and the range), or a size disagrees with a
-        vocabulary.
+        For another dtype or shape, an id out of range (the message names the first such row and the
+        range), or a size that disagrees with a vocabulary.
 
     Examples
     --------
@@ -181,13 +180,7 @@ class Triples:
     def from_names(
         cls, triples: Iterable[Sequence[str]], entities: Vocabulary, relations: Vocabulary
     ) -> "Triples":
-        """Make triples from rows of three names.
-
-        Raises
-        ------
-        ValueError
-            If a row does not hold three names, or a name is unknown.
-        """
+        """Make triples from rows of three names; a ValueError for any other row or name."""
         rows = list(triples)
         for i, row in enumerate(rows):
             if isinstance(row, str) or len(row) != 3:

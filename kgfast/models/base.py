@@ -360,14 +360,10 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     table = getattr(candidates, "table", None)
     if not (isinstance(table, Tensor) and hasattr(candidates, "operands")):
-        if is_table(table):
-            raise TypeError(
-                f"entities are {table!r}: rank(), topk() and top_facts() read such a table; here "
-                "entities must be a tensor, such as table.block(0, len(table))"
-            )
+        what = repr(table) if is_table(table) else type(candidates).__name__
         raise TypeError(
-            f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
-            f"{type(candidates).__name__}"
+            f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got {what} "
+            "(only rank(), topk() and top_facts() read tables in files)"
         )
     many = "relations" if side == "relation" else "entities"
     if table.ndim != 2 or table.shape[0] != getattr(model, f"num_{many}"):

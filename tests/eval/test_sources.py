@@ -404,7 +404,7 @@ def test_what_a_model_of_a_table_does_not_do(tmp_path):
         (lambda: stored.first_columns(2), r"first_columns\(\)"),
         (
             lambda: kgfast.losses.nssa(stored, TRIPLES, torch.arange(4)),
-            r"rank\(\), topk\(\) and top_facts\(\) read such a table",
+            r"only rank\(\), topk\(\) and top_facts\(\) read tables",
         ),
         (lambda: RotatE(stored.entity, stored.entity), "relation must be a tensor"),
     ):
