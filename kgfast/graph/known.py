@@ -155,7 +155,6 @@ class KnownTriples:
         relations: Tensor,
         side: Side,
         *,
-        num_answers: int | None = None,
         within: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the known answers of each query, as CSR.
@@ -168,11 +167,8 @@ class KnownTriples:
             `"tail"`: anchors are heads, the answers the known tails of (h, r). `"head"`: anchors
             are tails, the answers the known heads of (r, t). `"relation"`: anchors are heads,
             `relations` holds tails, the answers the known relations of (h, t).
-        num_answers
-            The sum of `counts` of these queries, if known, so that the host need not wait for an
-            index on a GPU.
         within
-            ``(start, stop)``: only answers ``start .. stop - 1``; `num_answers` must then be None.
+            ``(start, stop)``: only answers ``start .. stop - 1``.
 
         Returns
         -------
@@ -184,8 +180,7 @@ class KnownTriples:
         Raises
         ------
         TypeError, ValueError
-            If anchors or relations are not integers of one shape `[B]`, if side is none of these,
-            or if both num_answers and within are given.
+            If anchors or relations are not integers of one shape `[B]`, or side is none of these.
         """
         index = self._index(side)
         is_one = anchors.shape == relations.shape == (1,) and within is None
@@ -196,10 +191,6 @@ class KnownTriples:
             return indptr, ids.to(anchors.device, torch.int64)
         starts, ends = index.slices(anchors, relations)
         if within is not None:
-            if num_answers is not None:
-                raise ValueError(
-                    "num_answers counts all answers: leave num_answers out if within is given"
-                )
             first, last = (torch.full_like(starts, id) for id in within)
             low = lower_bound(index.indices, first, starts, ends)
             starts, ends = low, lower_bound(index.indices, last, low, ends)
@@ -207,7 +198,7 @@ class KnownTriples:
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
         torch.cumsum(counts, 0, out=indptr[1:])
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
-        shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
+        shift = torch.repeat_interleave(starts - indptr[:-1], counts)
         places = shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
         ids = index.indices[places]
         if index.files is not None:

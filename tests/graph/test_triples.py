@@ -117,8 +117,6 @@ def test_known_triples_refuse_bad_queries():
         known.exclude(one.float(), one, "tail")
     with pytest.raises(ValueError, match=r"one shape \[B\], got \[1\] and \[2\]"):
         known.counts(one, torch.tensor([0, 0]), "tail")
-    with pytest.raises(ValueError, match="leave num_answers out if within is given"):
-        known.exclude(one, one, "tail", num_answers=1, within=(0, 1))
     with pytest.raises(ValueError, match="ids are too large to index"):
         KnownTriples([(0, 2**32, 2**32)])
 
