@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -177,13 +176,16 @@ class Run:
 
     def _step(self, step: int) -> Tensor:
         """Make one step of the optimizer; return the loss."""
-        model, optimizer, assignment = self._model, self._optimizer, self._assignment
-        device = model.entity.device
-        total: Tensor | None = None
+        model, optimizer, device = self._model, self._optimizer, self._model.entity.device
         losses = self._objective(model, self._batch(step))
-        with self._drawing(step):
+        total: Tensor | None = None
+        is_mixed, of_device = self._config.train.amp is not None, [device] * (device.type == "cuda")
+        autocast = torch.autocast(device.type, torch.bfloat16) if is_mixed else nullcontext()
+        with torch.random.fork_rng(of_device, enabled=self._draws):  # the generators of torch
+            if self._draws:
+                torch.manual_seed(mix(self._config.seed, step, Stream.DROPOUT))
             while True:
-                with self._autocast(), assignment.sharing(device):
+                with autocast, self._assignment.sharing(device):
                     loss = next(losses, None)
                 if loss is None:
                     break
@@ -199,21 +201,6 @@ class Run:
 
     def _rate(self, step: int) -> float:
         return rate(self._config.sched, self._config.optim.lr, step, self.steps)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self._config.train.amp is None:
-            return nullcontext()
-        return torch.autocast(self._model.entity.device.type, dtype=torch.bfloat16)
-
-    @contextmanager
-    def _drawing(self, step: int) -> Iterator[None]:
-        """Seed torch's generators by the step for code that draws; restore them afterwards."""
-        device = self._model.entity.device
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices, enabled=self._draws):
-            if self._draws:
-                torch.manual_seed(mix(self._config.seed, step, Stream.DROPOUT))
-            yield
 
     def read_losses(self) -> None:
         """Wait for the losses that are still on the device; raise unless all are finite."""
