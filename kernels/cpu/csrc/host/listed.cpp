@@ -40,8 +40,7 @@ struct ListWorker {
 
 // Returns a view of one row.
 View row_of(View view, int64_t row) {
-  const int64_t bytes = view.dtype == DType::f32 ? 4 : view.dtype == DType::f64 ? 8 : 2;
-  view.data += row * view.row_stride * bytes;
+  view.data += row * view.row_stride * size_of(view.dtype);
   view.count = 1;
   return view;
 }

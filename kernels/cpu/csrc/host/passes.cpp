@@ -71,7 +71,6 @@ double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t quer
   double sum = 0.0;
   read_query(job, features, query, [&](int, int64_t, int64_t width, const double* run) {
     for (int64_t i = 0; i < width; ++i) sum += of_magnitudes ? std::fabs(run[i]) : run[i] * run[i];
-    return true;
   });
   // Squares of float64 values may underflow; the floor is far below anything that matters.
   return (of_magnitudes ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;

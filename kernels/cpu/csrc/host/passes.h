@@ -99,8 +99,7 @@ ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
 // Sets the norms of candidates that the bound needs, for every crop.
 void set_norm(SweepJob& job, const ErrorBound& bound);
 
-// Calls body with runs of the first `features` of a query row as doubles, plane by plane, until it
-// returns false.
+// Calls body with runs of the first `features` of a query row as doubles, plane by plane.
 template <class Body>
 void read_query(const SweepJob& job, int64_t features, int64_t query, Body body) {
   double run[64];
@@ -108,7 +107,7 @@ void read_query(const SweepJob& job, int64_t features, int64_t query, Body body)
     for (int64_t k = 0; k < features; k += 64) {
       const int64_t width = std::min<int64_t>(64, features - k);
       load_doubles(job.query, query, plane, k, width, run);
-      if (!body(plane, k, width, run)) return;
+      body(plane, k, width, run);
     }
 }
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
 #include <memory>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "host/sweeps.h"
@@ -144,45 +145,27 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
   }
 
   void group_equal_queries() {
-    std::vector<std::pair<uint64_t, int64_t>> rows(num_queries_);
-    for (int64_t query = 0; query < num_queries_; ++query)
-      rows[query] = {hash_of(query), query};
-    std::sort(rows.begin(), rows.end());
-    size_t run = 0;  // first group of the present hash
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (i == 0 || rows[i].first != rows[i - 1].first) run = groups_.size();
-      size_t g = run;
-      while (g < groups_.size() && !equal_queries(groups_[g][0], rows[i].second)) ++g;
-      if (g == groups_.size()) groups_.emplace_back();
-      groups_[g].push_back(rows[i].second);
+    std::unordered_map<std::string_view, size_t> group_of;
+    for (int64_t query = 0; query < num_queries_; ++query) {
+      const auto [at, is_new] = group_of.try_emplace(bytes_of(query), groups_.size());
+      if (is_new) groups_.emplace_back();
+      groups_[at->second].push_back(query);
     }
   }
 
-  uint64_t hash_of(int64_t query) const {
-    constexpr uint64_t odd = 0x9E3779B97F4A7C15u;
-    uint64_t hash = 0xCBF29CE484222325u;
-    read_query(job_, job_.num_features, query, [&](int, int64_t, int64_t width, const double* run) {
-      for (int64_t i = 0; i < width; ++i) {
-        // A product carries upwards only: without the shift and the rotation, rows of +-1, which
-        // differ in their highest bits, would have two hashes.
-        const uint64_t bits = bit_cast<uint64_t>(run[i]) * odd;
-        hash = ((hash << 27 | hash >> 37) ^ bits ^ bits >> 32) * odd;
+  // Returns a row's memory, from its first number to its last one.
+  std::string_view bytes_of(int64_t query) const {
+    const View& view = job_.query;
+    int64_t first = view.start[0], last = first;
+    for (int plane = 0; plane < job_.facts.query_planes; ++plane)
+      for (const int64_t end : {view.start[plane],
+                                view.start[plane] + (job_.num_features - 1) * view.step}) {
+        first = std::min(first, end);
+        last = std::max(last, end);
       }
-      return true;
-    });
-    return hash;
-  }
-
-  bool equal_queries(int64_t a, int64_t b) const {
-    bool equal = true;
-    const int64_t features = job_.num_features;
-    read_query(job_, features, a, [&](int plane, int64_t k, int64_t width, const double* run) {
-      double other[64];
-      load_doubles(job_.query, b, plane, k, width, other);
-      equal = std::memcmp(run, other, sizeof(double) * width) == 0;
-      return equal;
-    });
-    return equal;
+    const int64_t size = size_of(view.dtype);
+    return {view.data + (query * view.row_stride + first) * size,
+            static_cast<size_t>((last + 1 - first) * size)};
   }
 
   void prepare_pass(size_t first, size_t count) {

@@ -59,7 +59,6 @@ class BytePass {
         out[plane * padded + k + i] = static_cast<uint8_t>(static_cast<int>(whole) + 128);
         squares[k + i] += rest * rest;
       }
-      return true;
     });
     double sum = 0.0;
     for (const double square : squares)

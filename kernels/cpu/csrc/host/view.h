@@ -6,6 +6,10 @@ namespace kgfast {
 
 enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, f64 = 3 };
 
+constexpr int64_t size_of(DType dtype) {
+  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
+}
+
 // Rows of `planes` planes of features. Feature k of plane p stands `start[p] + k * step` elements
 // into its row: `re | im` has start {0, D} and step 1, `re0 im0 re1 ...` start {0, 1} and step 2.
 constexpr int kMaxPlanes = 5;
