@@ -29,47 +29,21 @@ def rank_counts(
     targets: Memory,
     target_scores: Memory,
     sorted_ids: Memory,
+    lists: _Ids | None,
     known: _Ids | None,
     nan_worst: bool,
     counts: Memory,
     pairs: Memory,
-) -> BadRows: ...
-def sweep_errors(
-    machine: Machine,
-    operands: Pointers,
-    widths: Sequence[int],
-    targets: Memory,
-    values: Memory,
-    bounds: Memory,
-) -> None: ...
-def list_counts(
-    machine: Machine,
-    operands: Pointers,
-    width: int,
-    lists: _Ids,
-    known: _Ids | None,
-    nan_worst: bool,
-    targets: Memory,
-    counts: Memory,
+    recorded: Memory = None,
 ) -> BadRows: ...
 def topk(
     machine: Machine,
     operands: Pointers,
     width: int,
     k: int,
+    lists: _Ids | None,
     known: _Ids | None,
     nan_worst: bool,
-    scores: Memory,
-    ids: Memory,
-) -> BadRows: ...
-def list_topk(
-    machine: Machine,
-    operands: Pointers,
-    width: int,
-    lists: _Ids,
-    known: _Ids | None,
-    nan_worst: bool,
-    k: int,
     scores: Memory,
     ids: Memory,
 ) -> BadRows: ...

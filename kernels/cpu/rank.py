@@ -5,9 +5,9 @@ model: engine/sweep.h (per element of the widest crop), engine/int8_sweep.h, eng
 undecided pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries;
 each tier packs queries again and has at most 1 MiB of panels per thread.
 
-Candidates that each query lists are gathered in place (host/listed.cpp): a float32 pass with a
-proven bound decides most pairs; canonical scores decide the rest, and all pairs of rscf scores and
-of float64 operands. Memory: some bytes per pair for 2,048 pairs on each thread.
+Candidates that each query lists are gathered in place (host/sweeps.h): a float32 pass with a proven
+bound decides most pairs; canonical scores decide the rest, and all pairs of rscf scores and of
+float64 operands.
 """
 
 import torch
@@ -25,6 +25,7 @@ def rank_counts(
     known: Known,
     checks: Checks,
     target_scores: Tensor | None = None,
+    lists: Lists | None = None,
 ) -> Counts:
     """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     candidates, pairs = operands.candidates, targets.new_empty(len(tiers.PAIRS))
@@ -36,6 +37,7 @@ def rank_counts(
             targets=targets,
             target_scores=None if target_scores is None else target_scores.contiguous(),
             sorted_ids=candidates.sorted_ids,
+            lists=lists,
             known=known,
             nan_worst=checks.allows_nan,
             counts=counts,
@@ -50,18 +52,4 @@ def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
     """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
-    counts = targets.new_empty((len(operands.crops), 4, len(targets)))
-    arguments = arguments_of(operands, operands.candidates.whole_bias)
-    for dim, of_crop in zip(operands.crops, counts, strict=True):
-        raise_nonfinite(
-            extension.list_counts(
-                *arguments,
-                dim,
-                lists=lists,
-                known=known,
-                nan_worst=checks.allows_nan,
-                targets=targets,
-                counts=of_crop,
-            )
-        )
-    return Counts.of(counts, operands)
+    return rank_counts(operands, targets, known, checks, lists=lists)

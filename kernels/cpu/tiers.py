@@ -13,11 +13,11 @@ from torch import Tensor
 from . import extension, isa
 
 TIERS = ("int8", "bytes")
-"""Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
+"""Names of tiers; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/job.h."""
 
-PAIRS = ("total", "canonical", "swept", "left", "left_to_canonical")
-"""Counts of pairs of rankings, as in csrc/host/tiers.h: all pairs, and their canonical scores. Then
-the pairs that the int8 tier swept, that it left to float32, and that float32 left of these.
+PAIRS = ("total", "canonical", "swept", "left")
+"""Counts of pairs of rankings, as in csrc/host/job.h: all pairs, and their canonical scores. Then
+the pairs that the int8 tier swept, and that it left open.
 """
 
 MASK: ContextVar[int] = ContextVar("kgfast_tiers", default=(1 << len(TIERS)) - 1)

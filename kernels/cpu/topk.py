@@ -1,14 +1,12 @@
 """Best k candidates on the CPU: the sweep of ranks, with limits that fall during the sweep.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order the
-survivors (host/topk.h). Few queries of an index read bytes before float32, or high bytes before low
-ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores
-per query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
-threads, or 32 k bytes for each of up to eight queries of one thread, where that is more. For lists
-(rank.py), some bytes per pair of one query's list on each thread.
+survivors (host/survivors.cpp). Few queries of an index read bytes before float32, or high bytes
+before low ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k
+canonical scores per query. Memory: panels and packed queries as for ranks, at most 24 MiB of
+survivors over all threads, or 32 k bytes for each of up to eight queries of one thread, where that
+is more.
 """
-
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,14 +26,14 @@ def topk(
     scores = torch.empty(shape, dtype=queries.dtype, device="cpu")
     ids = torch.empty(shape, dtype=torch.int64, device="cpu")
     arguments = arguments_of(operands, operands.candidates.whole_bias)
-    kernel = extension.topk if lists is None else partial(extension.list_topk, lists=lists)
     each = [(scores, ids)] if operands.dims is None else zip(scores, ids, strict=True)
     for dim, (best, best_ids) in zip(crops, each, strict=True):
         raise_nonfinite(
-            kernel(
+            extension.topk(
                 *arguments,
                 dim,
                 k=k,
+                lists=lists,
                 known=known,
                 nan_worst=checks.allows_nan,
                 scores=best,

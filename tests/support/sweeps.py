@@ -1,4 +1,4 @@
-"""Sweeps of the CPU backend: their value of every pair, beside the right one."""
+"""Sweeps of the CPU backend: their interval of every pair, beside the right number."""
 
 from collections.abc import Sequence
 
@@ -20,21 +20,27 @@ def sweep_errors(
     widths: Sequence[int],
     factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a sweep's distances, canonical ones, and the claimed bound: ``[C, B, N]`` each."""
+    """Return the middles of a sweep's intervals, canonical distances, and half the lengths.
+
+    Each is ``[C, B, N]``.
+    """
     operands = operands_of(queries, table, score, factor=factor)
     facts = operands.score
     shape = (len(widths), len(queries), len(table))
-    values = torch.empty(shape, dtype=torch.float32)
-    bounds = torch.empty(shape, dtype=torch.float64)
+    recorded = torch.empty((2, *shape))
     targets = torch.zeros(len(queries), dtype=torch.int64)
-    cpu.extension.sweep_errors(
+    cpu.extension.rank_counts(
         Machine(isa_name, 1, 0),
         arguments_of(operands, None)[1],
         widths,
         targets,
-        values,
-        bounds,
+        *(None, None, None, None),
+        nan_worst=True,
+        counts=None,
+        pairs=None,
+        recorded=recorded,
     )
+    low, high = recorded.double()
     planes = operands.query_planes
     exact = [
         -reference.canonical_scores(
@@ -45,4 +51,4 @@ def sweep_errors(
         )
         for dim in widths
     ]
-    return values.double(), torch.stack(exact), bounds
+    return (low + high) / 2, torch.stack(exact), (high - low) / 2

@@ -64,63 +64,31 @@ void bind_ranks(py::module_& module) {
   module.def(
       "rank_counts",
       [](const Machine& machine, const Operands& operands, const Widths& widths, Ids targets,
-         Memory<const double> target_scores, Ids sorted_ids, const Known& known, bool nan_worst,
-         Memory<int64_t> counts, Memory<PairCounts> pairs) {
-        const RankRequest request{operands, widths,    targets, target_scores, sorted_ids,
-                                  known,    nan_worst, counts,  pairs};
+         Memory<const double> target_scores, Ids sorted_ids, const Known& lists,
+         const Known& known, bool nan_worst, Memory<int64_t> counts, Memory<PairCounts> pairs,
+         Floats recorded) {
+        const RankRequest request{operands, widths,    targets, target_scores, sorted_ids, lists,
+                                  known,    nan_worst, counts,  pairs,         recorded};
         return bad_rows(compute(machine, [&](const Execution& execution) {
           return rank_counts(execution, request);
         }));
       },
       "machine"_a, "operands"_a, "widths"_a, "targets"_a, "target_scores"_a, "sorted_ids"_a,
-      "known"_a, "nan_worst"_a, "counts"_a, "pairs"_a);
-  module.def(
-      "sweep_errors",
-      [](const Machine& machine, const Operands& operands, const Widths& widths, Ids targets,
-         Floats values, Memory<double> bounds) {
-        RankRequest request{};
-        request.operands = operands;
-        request.widths = widths;
-        request.targets = targets;
-        compute(machine, [&](const Execution& execution) {
-          sweep_errors(execution, request, values, bounds);
-        });
-      },
-      "machine"_a, "operands"_a, "widths"_a, "targets"_a, "values"_a, "bounds"_a);
-  module.def(
-      "list_counts",
-      [](const Machine& machine, const Operands& operands, int64_t width, const Known& lists,
-         const Known& known, bool nan_worst, Ids targets, Memory<int64_t> counts) {
-        const ListRequest request{operands, width, lists, known, nan_worst};
-        return bad_rows(compute(machine, [&](const Execution& execution) {
-          return list_counts(execution, request, targets, counts);
-        }));
-      },
-      "machine"_a, "operands"_a, "width"_a, "lists"_a, "known"_a, "nan_worst"_a, "targets"_a,
-      "counts"_a);
+      "lists"_a, "known"_a, "nan_worst"_a, "counts"_a, "pairs"_a, "recorded"_a = py::none());
 }
 
 void bind_best(py::module_& module) {
   module.def(
       "topk",
       [](const Machine& machine, const Operands& operands, int64_t width, int64_t k,
-         const Known& known, bool nan_worst, Memory<void> scores, Memory<int64_t> ids) {
-        const TopkRequest request{operands, width, k, known, nan_worst, scores, ids};
+         const Known& lists, const Known& known, bool nan_worst, Memory<void> scores,
+         Memory<int64_t> ids) {
+        const TopkRequest request{operands, width, k, lists, known, nan_worst, scores, ids};
         return bad_rows(
             compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
       },
-      "machine"_a, "operands"_a, "width"_a, "k"_a, "known"_a, "nan_worst"_a, "scores"_a, "ids"_a);
-  module.def(
-      "list_topk",
-      [](const Machine& machine, const Operands& operands, int64_t width, const Known& lists,
-         const Known& known, bool nan_worst, int64_t k, Memory<void> scores, Memory<int64_t> ids) {
-        const ListRequest request{operands, width, lists, known, nan_worst};
-        return bad_rows(compute(machine, [&](const Execution& execution) {
-          return list_topk(execution, request, k, scores, ids);
-        }));
-      },
-      "machine"_a, "operands"_a, "width"_a, "lists"_a, "known"_a, "nan_worst"_a, "k"_a, "scores"_a,
-      "ids"_a);
+      "machine"_a, "operands"_a, "width"_a, "k"_a, "lists"_a, "known"_a, "nan_worst"_a,
+      "scores"_a, "ids"_a);
   // Returns the bad rows, and results whose `write` fills indptr [B + 1], ids and scores [count].
   module.def(
       "above",

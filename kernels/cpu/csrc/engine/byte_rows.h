@@ -6,7 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/topk_sweep.h"
+#include "engine/consumers.h"
+#include "engine/sweep.h"
 #include "host/byte_rows.h"
 
 namespace kgfast {
@@ -124,36 +125,34 @@ inline const float* byte_moved(const SweepJob& job, int64_t panel) {
   return reinterpret_cast<const float*>(job.packed.bytes + (panel + 1) * bytes) - kByteCandidates;
 }
 
-// Writes lower bounds on the costs of a panel's candidates to `lows`. Returns the lanes that may be
-// among the best k of a query. The bound is v (1 - rel) less |r| of both rows and the bias; 2^-21
-// of each is for roundings.
+// Returns the costs of a panel's candidates, whose high ends are unknown. The low end is
+// v (1 - rel) less |r| of both rows and the bias; 2^-21 of each is for roundings.
 template <class Score>
-inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const PanelFacts& facts,
-                                const float* moved, int64_t position, const int32_t* sums,
-                                float* lows) {
-  const V limit = Simd::set1(Keeping<Score>::limit_of(topk, position));
-  const V own = Simd::set1(job.moved[position] + job.base[position]);
-  const float scale = topk.packed.scale * (1.0f - kByteRel);
-  uint64_t lost = 0;
-  for (int b = 0; b < kByteCandidates; b += Simd::W) {
-    const V distance = byte_distance<Score>(sums + b, scale), bias = Simd::load(facts.bias + b);
-    const V rest = Simd::add(own, Simd::load(moved + b));
+inline Costs<kByteCandidates / Simd::W> byte_costs(const ByteJob& job, const PanelFacts& facts,
+                                                   const float* moved, int64_t position,
+                                                   const int32_t* sums) {
+  const V both = Simd::set1(job.moved[position] + job.sweep->errors[position].base);
+  const float scale = job.sweep->packed.scale * (1.0f - kByteRel);
+  Costs<kByteCandidates / Simd::W> costs;
+  costs.first = facts.first;
+  costs.valid = first_lanes(facts.valid);
+  for (int b = 0; b < kByteCandidates / Simd::W; ++b) {
+    const V distance = byte_distance<Score>(sums + b * Simd::W, scale);
+    const V bias = Simd::load(facts.bias + b * Simd::W);
+    const V rest = Simd::add(both, Simd::load(moved + b * Simd::W));
     const V size = Simd::add(Simd::add(distance, rest), Simd::abs(bias));
-    const V low = Simd::fma(size, Simd::set1(-0x1p-21f),
-                            Simd::sub(Simd::sub(distance, rest), bias));
-    Simd::store(lows + b, low);
-    const uint64_t loses = Simd::less(limit, low);
-    lost |= loses << b;
+    costs.low[b] = Simd::fma(size, Simd::set1(-0x1p-21f),
+                             Simd::sub(Simd::sub(distance, rest), bias));
+    costs.high[b] = Simd::set1(INFINITY);
   }
-  const uint64_t valid = facts.valid == 64 ? ~uint64_t{0} : (uint64_t{1} << facts.valid) - 1;
-  return valid & ~lost;
+  return costs;
 }
 
 // Sweeps the candidates of a panel of bytes in float32.
-inline void sweep_floats(const TopkJob& topk, int64_t panel, TopkWorker& worker) {
-  const int64_t panels = kByteCandidates / topk.facts.lanes, first = panel * panels;
-  for (int64_t i = first; i < first + panels && i * topk.facts.lanes < topk.num_candidates; ++i)
-    topk.isa->topk->sweep_panel(topk, i, worker);
+inline void sweep_floats(const SweepJob& job, int64_t panel, Worker& worker) {
+  const int64_t panels = kByteCandidates / job.facts.lanes, first = panel * panels;
+  for (int64_t i = first; i < first + panels && i * job.facts.lanes < job.num_candidates; ++i)
+    job.isa->sweep_panel(job, i, worker);
 }
 
 constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a float32 panel
@@ -161,31 +160,30 @@ constexpr int kByteOpen = 16;  // open candidates of a query that cost less than
 // Keeps open candidates that are few, or a worker's first: these wait for canonical scores of the
 // most promising. Otherwise float32 sweeps this panel and some panels after it.
 template <class Score>
-void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
-  const int64_t queries = topk.num_queries;
+void sweep_byte_panel(const ByteJob& job, int64_t panel, Worker& worker) {
+  const SweepJob& sweep = *job.sweep;
+  const int64_t queries = sweep.num_queries;
   if (worker.bytes_pause.left) {
     --worker.bytes_pause.left;
-    return sweep_floats(topk, panel, worker);
+    return sweep_floats(sweep, panel, worker);
   }
   const FloatMode mode(FloatMode::kIeee);
-  const PanelFacts facts = panel_facts(topk, kByteCandidates, panel);
+  const PanelFacts facts = panel_facts(sweep, kByteCandidates, panel);
   alignas(64) int32_t sums[kByteQueries][kByteCandidates];
-  alignas(64) float lows[kByteQueries][kByteCandidates];
-  uint64_t open[kByteQueries];
+  Costs<kByteCandidates / Simd::W> costs[kByteQueries];
   int64_t count = 0;
   all_byte_sums<Score>(job, panel, sums);
   for (int64_t i = 0; i < queries; ++i) {
-    open[i] =
-        open_byte_lanes<Score>(job, topk, facts, byte_moved(topk, panel), i, sums[i], lows[i]);
-    count += __builtin_popcountll(open[i]);
+    costs[i] = byte_costs<Score>(job, facts, byte_moved(sweep, panel), i, sums[i]);
+    count += __builtin_popcountll(open_lanes(sweep, i, costs[i]));
   }
-  const bool are_first = worker.counts[0] < topk.k;
+  const bool are_first = worker.kept[0] < sweep.k;
   const bool was_worth_it = are_first || count <= kByteOpen * queries;
   pause_bytes(was_worth_it, worker.bytes_pause);
-  if (!was_worth_it) sweep_floats(topk, panel, worker);
+  if (!was_worth_it) sweep_floats(sweep, panel, worker);
   for (int64_t i = 0; was_worth_it && count && i < queries; ++i)
-    keep_open(topk, i, facts.first, open[i], lows[i], worker);
-  for (int64_t i = 0; (are_first || !was_worth_it) && i < queries; ++i) settle(topk, i, worker);
+    take(sweep, 0, i, costs[i], worker);
+  for (int64_t i = 0; (are_first || !was_worth_it) && i < queries; ++i) settle(sweep, i, worker);
 }
 
 // Returns a factor that turns a computed length of the rest r into an upper bound.
@@ -252,9 +250,9 @@ constexpr ByteTier kByteTier = {
         pack_byte_panel<decltype(score)>(job, panel, scale, scratch, out);
       });
     },
-    [](const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
-      with_byte_score(topk.score, [&](auto score) {
-        keep_byte_panel<decltype(score)>(job, topk, panel, worker);
+    [](const ByteJob& job, int64_t panel, Worker& worker) {
+      with_byte_score(job.sweep->score, [&](auto score) {
+        sweep_byte_panel<decltype(score)>(job, panel, worker);
       });
     }};
 

@@ -71,32 +71,5 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
   });
 }
 
-// Counts the collected pairs one by one, crop by crop; a query's own target never counts.
-__attribute__((noinline)) void rescore_band(const SweepJob& job, Worker& worker) {
-  const FloatMode mode(FloatMode::kIeee);  // a sweep with a full band calls this in its own mode
-  for (int64_t crop = 0; crop < job.num_crops; ++crop) {
-    const int64_t first_slot = crop * job.query.count;
-    Pair pairs[kPairBlock];
-    int64_t count = 0;
-    for (int64_t p = 0; p < worker.band_size; ++p) {
-      const int64_t row = worker.band[p].query - first_slot;
-      const bool chosen = 0 <= row && row < job.query.count;
-      if (chosen && worker.band[p].candidate != job.targets[row])
-        pairs[count++] = {row, worker.band[p].candidate};
-      if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;
-      worker.canonical += count;
-      double scores[kPairBlock];
-      canonical_scores(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t slot = first_slot + pairs[i].query;
-        worker.greater[slot] += scores[i] > job.target_scores[slot];
-        worker.equal[slot] += scores[i] == job.target_scores[slot];
-      }
-      count = 0;
-    }
-  }
-  worker.band_size = 0;
-}
-
 }  // namespace
 }  // namespace kgfast

@@ -308,24 +308,23 @@ inline int64_t word_query(int64_t i, int64_t padded) {
 }
 
 // Packs queries in tiles of 16, with zeros after the last one.
-void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Query* queries) {
+void pack_word_queries(const SweepJob& job, int8_t* tiles, Int8Query* queries) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t features = job.num_features, padded = int8_padded(features);
   const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
   const float canonical = static_cast<float>(features + 8) * 0x1p-50f;
   const float relative = kInt8Arithmetic + canonical + (rounded ? 4.0f * 0x1p-24f : 0.0f);
   std::vector<int16_t> words(padded);
+  std::vector<float> row(features);
   for (int64_t first = 0; first < job.num_queries; first += kInt8Queries) {
     auto* tile = reinterpret_cast<int16_t*>(tiles + first * 2 * padded);
     std::memset(tile, 0, int8_tile_bytes(features));
     Int8Sums sums = {};
     const int64_t count = std::min(kInt8Queries, job.num_queries - first);
     for (int64_t i = 0; i < count; ++i) {
-      float* row = floats + (first + i) * padded;
-      load_floats(job.query, job.query_ids[first + i], 0, 0, features, row);
-      for (int64_t k = 0; k < features; ++k) row[k] *= job.facts.query_sign;
-      std::fill(row + features, row + padded, 0.0f);
-      pack_row(row, features, WordsOut{words.data()}, static_cast<int>(i), &sums);
+      load_floats(job.query, job.query_ids[first + i], 0, 0, features, row.data());
+      for (float& x : row) x *= job.facts.query_sign;
+      pack_row(row.data(), features, WordsOut{words.data()}, static_cast<int>(i), &sums);
       int16_t* to = tile + word_query(i, padded);
       for (int64_t k = 0; k < padded; k += 4)
         std::memcpy(to + k * Bytes::queries, words.data() + k, 4 * sizeof(int16_t));
@@ -334,8 +333,7 @@ void pack_word_queries(const SweepJob& job, int8_t* tiles, float* floats, Int8Qu
     constexpr float up = 1.0f + 0x1p-20f;
     for (int64_t i = 0; i < count; ++i) {
       const float rounding = norms.size[i] * relative + norms.rounding[i];
-      queries[first + i] = {sums.scale[i],  sums.inverse[i], norms.size[i] * up,
-                            rounding * up,  0.0f,            0.0f};
+      queries[first + i] = {sums.scale[i], norms.size[i] * up, rounding * up, 0.0f, 0.0f};
     }
   }
 }

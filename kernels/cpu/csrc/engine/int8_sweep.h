@@ -1,6 +1,6 @@
-// Sums of products of words: a panel of 64 candidates against tiles of 16 queries. A consumer
-// (int8_consumers.h) takes the sums of a run of queries and a column of 16 candidates at a time,
-// with the bound on their errors.
+// Sums of products of words: a panel of 64 candidates against tiles of 16 queries. The sums of a
+// run of queries and a column of 16 candidates, with the bound on their errors, are intervals of
+// costs (consumers.h).
 //
 // A row is scaled so that its length is below 46290: no sum of products overflows 32 bits, and one
 // product of words is all that the bound needs. Panels that are packed for a call hold words in the
@@ -15,6 +15,7 @@
 // takes 2 and 4. Few queries wait for the memory: from panels of an index they read the high bytes
 // first, then the low bytes of columns that the high bytes leave open.
 #pragma once
+#include "engine/consumers.h"
 #include "engine/int8_pack.h"
 #include "engine/sweep.h"
 
@@ -26,46 +27,89 @@ constexpr int64_t kSums = kInt8Queries * kInt8Column;
 constexpr int kParts = kInt8Column / Simd::W;  // vectors of a column
 
 // Facts of a column of candidates, shared by all queries.
-struct Int8Facts {
+struct Column {
   V scale[kParts], error[kParts], bias[kParts];  // errors: for a slope of 1
   V high_error[kParts];  // errors of high bytes alone
   int64_t first;         // position of lane 0 among the candidates
-  uint32_t valid;        // lanes that hold a candidate
+  uint64_t valid;        // lanes that hold a candidate
 };
 
 // Returns the facts of a column, for sums in units of `unit` times 256 scales.
-inline Int8Facts column_facts(const Int8Job& job, const PanelFacts& panel, const float* facts,
-                              int64_t column, float unit) {
-  const int64_t left = panel.valid - column;
+inline Column column_facts(const Int8Job& job, const PanelFacts& panel, const float* facts,
+                           int64_t place, float unit) {
   const V up = Simd::set1(1.0f + 0x1p-20f);
-  Int8Facts found;
+  Column column;
   for (int p = 0; p < kParts; ++p) {
-    const int64_t at = column + p * Simd::W;
+    const int64_t at = place + p * Simd::W;
     const V size = Simd::load(facts + 128 + at), low = Simd::load(facts + 192 + at);
     const V rest = Simd::fma(Simd::set1(job.rounding_share), size, Simd::load(facts + 64 + at));
-    found.scale[p] = Simd::mul(Simd::load(facts + at), Simd::set1(unit));
-    found.error[p] = Simd::mul(rest, up);
-    found.bias[p] = Simd::load(panel.bias + at);
-    found.high_error[p] = Simd::mul(Simd::add(low, rest), up);
+    column.scale[p] = Simd::mul(Simd::load(facts + at), Simd::set1(unit));
+    column.error[p] = Simd::mul(rest, up);
+    column.bias[p] = Simd::load(panel.bias + at);
+    column.high_error[p] = Simd::mul(Simd::add(low, rest), up);
   }
-  found.first = panel.first + column;
-  found.valid = left >= kInt8Column ? 0xFFFF : left < 0 ? 0 : (1u << left) - 1;
-  return found;
+  column.first = panel.first + place;
+  const int64_t left = std::clamp<int64_t>(panel.valid - place, 0, kInt8Column);
+  column.valid = first_lanes(static_cast<int>(left));
+  return column;
 }
 
-// Returns the bound on the errors of distances, plus `base`.
-inline V int8_errors(float slope, V error, float base) {
-  return Simd::fma(Simd::set1(slope), error, Simd::set1(base));
+// Returns the costs of a query with a column, from its sums [16].
+inline Costs<kParts> word_costs(const Int8Job& job, const Column& column, const Int8Query& query,
+                                const int32_t* sums, float slope, const V (&error)[kParts]) {
+  Costs<kParts> costs;
+  costs.first = column.first;
+  costs.valid = column.valid;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) {
+    const V sum = Bytes::to_floats(Bytes::load_ints(sums + p * Simd::W));
+    const V scaled = Simd::mul(sum, column.scale[p]);
+    const V off = Simd::fma(Simd::set1(slope), error[p], Simd::set1(job.base));
+    const V cost = Simd::product_minus(scaled, Simd::set1(query.scale), column.bias[p]);
+    costs.low[p] = Simd::sub(cost, off);
+    costs.high[p] = Simd::add(cost, off);
+  }
+  return costs;
+}
+
+// Answers for queries from `position` on.
+__attribute__((noinline)) void take_words(const Int8Job& job, const Column& facts,
+                                          int64_t position, int64_t queries,
+                                          const int32_t* sums, Worker& worker) {
+  const Column column = facts;
+  const SweepJob& sweep = *job.sweep;
+  const auto costs_of = [&](int64_t i) __attribute__((always_inline)) {
+    const Int8Query& query = job.queries[i];
+    return word_costs(job, column, query, sums + (i - position) * kInt8Column, query.slope,
+                      column.error);
+  };
+  if (sweep.question == Question::count) {  // one loop, whose branches a machine foresees
+    const Threshold* const end = sweep.thresholds + sweep.first_threshold[position + queries];
+    for (const Threshold* t = sweep.thresholds + sweep.first_threshold[position]; t < end; ++t)
+      count(sweep, *t, costs_of(t->position), worker);
+  } else {
+    for (int64_t i = position; i < position + queries; ++i) take(sweep, 0, i, costs_of(i), worker);
+  }
+}
+
+// Answers for all queries by the sums of their high bytes, if these leave no pair open.
+inline bool take_high(const Int8Job& job, const Column& column, const int32_t* sums,
+                      Worker& worker) {
+  const int64_t count = job.sweep->num_queries;
+  Costs<kParts> costs[kInt8Queries];
+  uint64_t open = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Int8Query& query = job.queries[i];
+    costs[i] = word_costs(job, column, query, sums + i * kInt8Column, query.high_slope,
+                          column.high_error);
+    open |= open_lanes(*job.sweep, i, costs[i]);
+  }
+  for (int64_t i = 0; !open && i < count; ++i) take(*job.sweep, 0, i, costs[i], worker);
+  return !open;
 }
 
 // Features of a row in whole steps of four; the rest of its last block is zero.
 inline int64_t swept_features(int64_t features) { return (features + 3) / 4 * 4; }
-
-// Sums of a run of queries and a column, [queries][16].
-struct WholeSums {
-  const int32_t* sums;
-  V at(int64_t i) const { return Bytes::to_floats(Bytes::load_ints(sums + i)); }
-};
 
 // Joins the bytes of a panel to words, and copies its facts.
 __attribute__((noinline)) void join_bytes(const char* panel, int64_t padded, char* out) {
@@ -164,20 +208,17 @@ inline void all_byte_products(const int8_t* column, const int16_t* queries, int6
     byte_products<1>(column, from(i), features, next, out + i * kInt8Column);
 }
 
-// Calls take(position, count, column facts, sums) for tiles of queries and every column of a panel
-// of words.
-template <class Take>
+// Sweeps a panel of words.
 inline void sweep_words(const Int8Job& job, const PanelFacts& panel, const char* packed,
-                        Take take) {
+                        Worker& worker) {
   constexpr int Q = Bytes::queries, C = Bytes::columns;
   const int64_t features = job.sweep->num_features, padded = int8_padded(features);
   const int64_t queries = job.sweep->num_queries;
-  const FloatMode mode(FloatMode::kIeee);
   const auto* facts = reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * padded);
   alignas(64) int32_t sums[C * kSums];
   for (int64_t first = 0; first < panel.valid; first += C * kInt8Column) {
     const auto* rows = reinterpret_cast<const int16_t*>(packed) + first * padded;
-    Int8Facts columns[C];
+    Column columns[C];
     for (int64_t i = 0; i < C; ++i)
       columns[i] = column_facts(job, panel, facts, first + i * kInt8Column, kWordUnit);
     for (int64_t position = 0; position < queries; position += kInt8Queries) {
@@ -186,23 +227,20 @@ inline void sweep_words(const Int8Job& job, const PanelFacts& panel, const char*
       for (int64_t i = 0; i < count; i += Q)
         word_products<Q, C>(rows, tile + word_query(i, padded), features, sums + i * kInt8Column);
       for (int64_t i = 0; i < C; ++i)
-        take(position, count, columns[i], WholeSums{sums + i * kSums});
+        take_words(job, columns[i], position, count, sums + i * kSums, worker);
     }
   }
 }
 
-// Reads high bytes first, for one tile of queries. decide(column facts, sums of the high bytes)
-// returns true if these leave no pair of a column open. Other columns go to `take`. Only these
-// columns' low bytes are read, which saves up to half of the memory.
-template <class Decide, class Take>
+// Reads high bytes first, for one tile of queries. Low bytes are read of columns alone of which the
+// high bytes leave a pair open, which saves up to half of the memory.
 inline void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
-                       BytesPause& pause, Decide decide, Take take) {
+                       Worker& worker) {
   const int64_t features = job.sweep->num_features, padded = int8_padded(features);
   const int64_t queries = job.sweep->num_queries;
   const int64_t facts_at = 2 * kInt8Candidates * padded;
   const auto* facts = reinterpret_cast<const float*>(place.packed + facts_at);
   const auto* tile = reinterpret_cast<const int16_t*>(job.tiles);
-  const FloatMode mode(FloatMode::kIeee);
   alignas(64) int32_t sums[kSums], low[kSums];
   int64_t opened = 0;
   for (int64_t i = 0; i < kInt8Facts * kInt8Candidates * 4; i += 64)
@@ -211,32 +249,78 @@ inline void sweep_high(const Int8Job& job, const PanelFacts& panel, const Int8Pa
     const char* next = place.next + first * padded;
     const auto* high = reinterpret_cast<const int8_t*>(place.packed) + first * padded;
     all_byte_products(high, tile, queries, features, next, sums);
-    Int8Facts column = column_facts(job, panel, facts, first, 1.0f);
-    if (decide(column, WholeSums{sums})) continue;
+    Column column = column_facts(job, panel, facts, first, 1.0f);
+    if (take_high(job, column, sums, worker)) continue;
     ++opened;
     all_byte_products(high + kInt8Candidates * padded, tile, queries, features, nullptr, low);
     for (int64_t i = 0; i < queries * kInt8Column; ++i)
       sums[i] = static_cast<int32_t>(256u * static_cast<uint32_t>(sums[i]) +
                                      static_cast<uint32_t>(low[i]));
     for (V& scale : column.scale) scale = Simd::mul(scale, Simd::set1(kWordUnit));
-    take(int64_t{0}, queries, column, WholeSums{sums});
+    take_words(job, column, 0, queries, sums, worker);
   }
-  pause_bytes(opened <= kInt8Candidates / kInt8Column / 2, pause);
+  pause_bytes(opened <= kInt8Candidates / kInt8Column / 2, worker.bytes_pause);
 }
 
 // Sweeps a packed panel: few queries of a panel of an index begin with its high bytes.
-template <class Decide, class Take>
-inline void sweep_int8(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
-                       BytesPause& pause, Decide decide, Take take) {
+void sweep_int8_panel(const Int8Job& job, const Int8Panel& place, Worker& worker) {
+  const SweepJob& sweep = *job.sweep;
+  const FloatMode mode(FloatMode::kIeee);
+  const PanelFacts panel = panel_facts(sweep, kInt8Candidates, place.index);
+  const bool counts = sweep.question == Question::count;
+  const int64_t answers =
+      counts ? sweep.first_threshold[sweep.num_queries] - sweep.first_threshold[0]
+             : sweep.num_queries;
+  const int64_t opened = worker.opened;
   const char* packed = place.packed;
-  if (place.next) {
-    if (job.sweep->num_queries <= kInt8Queries && !pause.left)
-      return sweep_high(job, panel, place, pause, decide, take);
-    if (pause.left) --pause.left;
-    join_bytes(place.packed, int8_padded(job.sweep->num_features), place.room);
-    packed = place.room;
+  if (place.next && sweep.num_queries <= kInt8Queries && !worker.bytes_pause.left) {
+    sweep_high(job, panel, place, worker);
+  } else {
+    if (place.next) {
+      if (worker.bytes_pause.left) --worker.bytes_pause.left;
+      join_bytes(packed, int8_padded(sweep.num_features), place.room);
+      packed = place.room;
+    }
+    sweep_words(job, panel, packed, worker);
   }
-  sweep_words(job, panel, packed, take);
+  worker.pairs.swept += answers * panel.valid;
+  worker.pairs.left += worker.opened - opened;
+}
+
+// Multiplies two rows in float32: a tree adds the sums of 64 chains.
+void near_product(const SweepJob& job, Pair pair, float* scratch, float* out) {
+  const int64_t features = job.num_features;
+  const float* const q = row_floats(job.query, pair.query, features, scratch);
+  const float* const c = row_floats(job.rows.view, pair.candidate, features, scratch + features);
+  V sums[kBlockVectors], of_q[2] = {Simd::zero(), Simd::zero()}, of_c[2] = {of_q[0], of_q[0]};
+#pragma GCC unroll 16
+  for (V& sum : sums) sum = Simd::zero();
+  for (int64_t k = 0; k < features; k += kInt8Block) {
+    alignas(64) float last[2][kInt8Block] = {};
+    const float *x = q + k, *y = c + k;
+    if (features - k < kInt8Block) {
+      x = std::copy(x, q + features, last[0]) - (features - k);
+      y = std::copy(y, c + features, last[1]) - (features - k);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const V a = Simd::load(x + i * Simd::W), b = Simd::load(y + i * Simd::W);
+      sums[i] = Simd::fma(a, b, sums[i]);
+      of_q[i % 2] = Simd::fma(a, a, of_q[i % 2]);
+      of_c[i % 2] = Simd::fma(b, b, of_c[i % 2]);
+    }
+  }
+  for (int half = kBlockVectors / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) sums[i] = Simd::add(sums[i], sums[i + half]);
+  out[0] = sum_of(sums[0]);
+  out[1] = sum_of(Simd::add(of_q[0], of_q[1]));
+  out[2] = sum_of(Simd::add(of_c[0], of_c[1]));
+}
+
+// Returns the tier; `features_per_cycle`: so many features of a pair save a cycle against float32.
+constexpr Int8Tier int8_tier(double features_per_cycle) {
+  return {features_per_cycle, pack_word_queries, pack_word_panel, pack_int8_panel,
+          check_int8_panel,   sweep_int8_panel,  near_product};
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "simd/bytes_avx2.h"
 
 #include "engine/byte_rows.h"
-#include "engine/int8_consumers.h"
+#include "engine/int8_sweep.h"
 #include "engine/isa_table.h"
 
 namespace kgfast {

@@ -5,7 +5,7 @@
 #if defined(__AVX512VNNI__)
 #include "simd/bytes_avx512.h"
 
-#include "engine/int8_consumers.h"
+#include "engine/int8_sweep.h"
 
 namespace kgfast {
 

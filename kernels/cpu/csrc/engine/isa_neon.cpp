@@ -5,7 +5,7 @@
 #include "simd/bytes_neon.h"
 
 #include "engine/byte_rows.h"
-#include "engine/int8_consumers.h"
+#include "engine/int8_sweep.h"
 #include "engine/isa_table.h"
 
 namespace kgfast {

@@ -1,38 +1,17 @@
-// One instruction set's kernels behind plain function pointers, with one entry more than ranking
-// needs: the sweep's own values, for the test of the bound.
+// One instruction set's kernels behind plain function pointers.
 #pragma once
-#include "engine/counting.h"
+#include "engine/canonical.h"
 #include "engine/indexed_backward.h"
 #include "engine/indexed_rows.h"
 #include "engine/pairwise_backward.h"
 #include "engine/pairwise_sweep.h"
 #include "engine/product_scores.h"
 #include "engine/sweep.h"
-#include "engine/topk_sweep.h"
 #include "engine/training_rows.h"
 #include "scores/precise.h"
 
 namespace kgfast {
 namespace {
-
-// Worker that keeps the distances of one panel as the sweep computes them, [C][Q][lanes].
-struct RecordWorker : Worker {
-  float* out;
-};
-
-template <class S>
-struct Recording {
-  using Score = S;
-  using Job = SweepJob;
-  using Keeper = RecordWorker;
-  static float limit(const SweepJob&, int64_t, int64_t, float) { return FLT_MAX; }
-  static void take(const SweepJob& job, const PanelFacts&, int64_t crop, const V* totals,
-                   int64_t position, float, RecordWorker& worker) {
-    float* out = worker.out + (crop * job.num_queries + position) * lanes_of<Score>();
-    for (int b = 0; b < Score::vectors; ++b)
-      Simd::store(out + b * Simd::W, Score::finish(totals[b]));
-  }
-};
 
 constexpr ScoresKernels kScoresKernels = {
     [](const PanelJob& job, int64_t panel, Worker& worker) {
@@ -91,12 +70,6 @@ constexpr BackwardKernels kBackwardKernels = {
     },
 };
 
-constexpr TopkKernels kTopkKernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
-  with_score(job.score, [&](auto score) {
-    sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
-  });
-}};
-
 constexpr ProductKernels kProductKernels = {
     product_shape,        block_floats,     pack_others, product_part, add_product_stripes,
     product_scores_shape, pack_query_strip, score_rows};
@@ -111,7 +84,7 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes, const Int8Tier* 
           pack_queries,
           [](const SweepJob& job, int64_t panel, Worker& worker) {
             with_score(job.score, [&](auto score) {
-              sweep_panel<Counting<decltype(score)>>(job, panel, worker);
+              sweep_panel<Deciding<decltype(score)>>(job, panel, worker);
             });
           },
           [](const SweepJob& job, int64_t panel, Worker& worker) {
@@ -119,19 +92,12 @@ constexpr Isa make_isa(const char* name, const ByteTier* bytes, const Int8Tier* 
               return pack_whole_panel<decltype(score)>(job, panel, worker);
             });
           },
-          rescore_band,
           canonical_scores,
-          [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
-            RecordWorker recorder{worker, out};
-            with_score(job.score, [&](auto score) {
-              sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
-            });
-          },
+          take_lanes,
           &kScoresKernels,
           &kBackwardKernels,
           &kProductKernels,
           &kTrainingKernels,
-          &kTopkKernels,
           bytes,
           int8};
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/consumers.h"
 #include "host/fpmode.h"
 #include "host/job.h"
 #include "host/store.h"
@@ -16,10 +17,6 @@ namespace kgfast {
 namespace {
 
 constexpr int kMaxLanes = 64;
-
-inline int64_t candidate_of(const SweepJob& job, int64_t position) {
-  return job.candidate_ids ? job.candidate_ids[position] : position;
-}
 
 inline void accumulate_norm(Norm norm, const float* packed, int64_t count, int lanes,
                             float* lane_norm) {

@@ -13,7 +13,6 @@ template <class S>
 struct Writing {
   using Score = S;
   using Job = PanelJob;
-  using Keeper = Worker;
   static float limit(const PanelJob&, int64_t, int64_t, float) { return FLT_MAX; }
 
   static void take(const PanelJob& job, const PanelFacts& facts, int64_t crop, const V* totals,

@@ -4,9 +4,9 @@
 // and 8 broadcasts for 16 x 6 arithmetic instructions. Sums run over 64 features in registers and
 // are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
 //
-// A consumer (counting.h, topk_sweep.h, pairwise_sweep.h) receives the totals. Past its `limit` a
-// query needs no more of a panel, in a crop and later crops. `take` receives the totals of one
-// query where a crop ends, so nested crops cost one sweep over the widest.
+// `take` of Deciding (below) or Writing (pairwise_sweep.h) receives the totals of one query where a
+// crop ends, so nested crops cost one sweep over the widest. Past its `limit` a query needs no more
+// of a panel, in a crop and later crops.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -173,6 +173,44 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
   return facts;
 }
 
+// Makes intervals of totals, with the bound of docs/explanation/exactness.md.
+template <class S>
+struct Deciding {
+  using Score = S;
+  using Job = SweepJob;
+
+  // Past tau + 1.25 err a distance's interval lies past the limit, with tau = limit + bias. The
+  // bias here is the largest one, and the error that of the widest crop.
+  static float limit(const SweepJob& job, int64_t crop, int64_t position, float norm) {
+    const AbsoluteError& error = job.errors[(job.num_crops - 1) * job.num_queries + position];
+    const float tau = limit_of(job, crop * job.num_queries + position) +
+                      (job.bias ? job.bias_max : 0.0f);
+    const float rel = job.crops[job.num_crops - 1].rel;
+    const float reach = tau + 1.25f * (rel * std::fabs(tau) + (error.base + error.slope * norm));
+    return total_of<Score>(std::isnan(reach) ? INFINITY : reach);
+  }
+
+  static void take(const SweepJob& job, const PanelFacts& facts, int64_t crop, const V* totals,
+                   int64_t position, float past, Worker& worker) {
+    if (is_monotone<Score> && lanes_past<Score>(totals, past)) return;
+    const AbsoluteError& error = job.errors[crop * job.num_queries + position];
+    const V rel = Simd::set1(job.crops[crop].rel);
+    const V absolute = Simd::set1(error.base + error.slope * worker.norms[crop]);
+    Costs<Score::vectors> costs;
+    costs.first = facts.first;
+    costs.valid = first_lanes(facts.valid);
+#pragma GCC unroll 4
+    for (int b = 0; b < Score::vectors; ++b) {
+      const V distance = Score::finish(totals[b]);
+      const V off = Simd::fma(rel, Simd::abs(distance), absolute);
+      const V cost = Simd::sub(distance, Simd::load(facts.bias + b * Simd::W));
+      costs.low[b] = Simd::sub(cost, off);
+      costs.high[b] = Simd::add(cost, off);
+    }
+    kgfast::take(job, crop, position, costs, worker);
+  }
+};
+
 // Finds limits of Q queries from `position` on, for crops from `crop` on; the last query repeats.
 template <class Consumer, int Q>
 inline void find_limits(const typename Consumer::Job& job, const PanelFacts& facts, int64_t crop,
@@ -188,7 +226,7 @@ inline void find_limits(const typename Consumer::Job& job, const PanelFacts& fac
 // is summed apart, and has the totals of that crop alone.
 template <class Consumer, int Q>
 void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
-                typename Consumer::Keeper& worker) {
+                Worker& worker) {
   using Score = typename Consumer::Score;
   constexpr int B = Score::vectors, T = Score::tile_queries;
   const int64_t tile = position / T, end = job.num_features;
@@ -266,8 +304,7 @@ float pack_whole_panel(const SweepJob& job, int64_t panel, Worker& worker) {
 }
 
 template <class Consumer>
-void sweep_panel(const typename Consumer::Job& job, int64_t panel,
-                 typename Consumer::Keeper& worker) {
+void sweep_panel(const typename Consumer::Job& job, int64_t panel, Worker& worker) {
   using Score = typename Consumer::Score;
   constexpr ScoreFacts shape = facts_of<Score>();
   constexpr int T = Score::tile_queries;

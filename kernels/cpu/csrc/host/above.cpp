@@ -2,114 +2,96 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 
+#include "host/fpmode.h"
 #include "host/topk_passes.h"
 
 namespace kgfast {
 
-// Open pairs of a worker, which may reach their thresholds, and results of earlier pairs.
-struct AboveList {
-  AboveList(const AboveRequest& request, int64_t capacity, std::atomic<int64_t>& total)
-      : request(request), capacity(capacity), pairs(capacity), scores(capacity), total(total) {}
-
-  // Moves the pairs that reach their thresholds to the results, and drops the others.
-  void resolve(const TopkJob& job, double* scratch) {
-    std::sort(pairs.data, pairs.data + size, [](const Pair& a, const Pair& b) {
-      return a.query != b.query ? a.query < b.query : a.candidate < b.candidate;
-    });
-    job.isa->canonical(job, job.num_features, pairs.data, size, scratch, scores.data);
-    int64_t kept = 0;
-    for (int64_t i = 0; i < size; ++i)
-      if (scores.data[i] >= request.lowest[pairs.data[i].query]) {  // false for a NaN
-        pairs.data[kept] = pairs.data[i];
-        scores.data[kept++] = scores.data[i];
-      }
-    size = 0;
-    if (kept && total.fetch_add(kept) + kept <= request.most) add_piece(kept);
-  }
-
-  void add_piece(int64_t count) {
-    const bool is_double = request.operands.query.dtype == DType::f64;
-    AbovePiece piece;
-    piece.ids = std::make_unique<Buffer<int64_t>>(count);
-    piece.scores = std::make_unique<Buffer<char>>(count * (is_double ? 8 : 4));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t query = pairs.data[i].query;
-      if (piece.runs.empty() || piece.runs.back().first != query) piece.runs.push_back({query, 0});
-      ++piece.runs.back().second;
-      piece.ids->data[i] = pairs.data[i].candidate;
-      if (is_double)
-        reinterpret_cast<double*>(piece.scores->data)[i] = scores.data[i];
-      else
-        reinterpret_cast<float*>(piece.scores->data)[i] = static_cast<float>(scores.data[i]);
-    }
-    pieces.push_back(std::move(piece));
-  }
-
-  const AboveRequest& request;
-  const int64_t capacity;
-  int64_t size = 0;
-  Buffer<Pair> pairs;
-  Buffer<double> scores;
-  std::vector<AbovePiece> pieces;
-  std::atomic<int64_t>& total;  // results of all workers
-};
-
-void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWorker& worker) {
-  AboveList& list = *worker.above;
-  if (list.total > list.request.most) return;
-  if (list.size == list.capacity) list.resolve(job, worker.scratch);
-  list.pairs.data[list.size++] = {job.query_ids[position], candidate};
-}
-
 namespace {
 
-constexpr int64_t kPairBytes = 24 << 20;  // bytes of all workers together
 constexpr int64_t kQueriesPerTask = 256;  // queries whose rows a task sorts
 
 class Above : TopkPasses {
  public:
   Above(const Execution& execution, const AboveRequest& request)
-      : TopkPasses(execution, request.operands, request.num_features, request.known, true),
-        request_(request) {}
+      : TopkPasses(execution, request.operands, request.num_features, {}, request.known, true),
+        request_(request) {
+    job_.question = Question::append;
+    job_.resolve = [](const SweepJob& job, Worker& worker) {
+      static_cast<Above*>(job.owner)->resolve(worker);
+    };
+    job_.owner = this;
+  }
 
   SweepStatus run(AboveResult* result) {
-    check_queries();
-    if (is_ok(status_) && num_queries_ && job_.num_candidates) run_passes(0);
-    for (const auto& list : lists_)
-      for (AbovePiece& piece : list->pieces) result->pieces.push_back(std::move(piece));
+    const int64_t pairs = num_queries_ * job_.num_candidates;
+    if (is_ok(status_) && pairs)
+      run_passes(0, sizeof(Pair) + sizeof(double), std::max<int64_t>(pairs, 64));
+    result->pieces = std::move(pieces_);
     result->num_queries = num_queries_;
-    result->count = total_;
+    result->count = count_;
     result->is_double = job_.query.dtype == DType::f64;
     return status_;
   }
 
  private:
-  void begin_workers() override {
-    const int64_t pair_bytes = sizeof(Pair) + sizeof(double);
-    const int64_t fit = kPairBytes / pair_bytes / static_cast<int64_t>(workers_.size());
-    const int64_t capacity = std::min(fit, num_queries_ * job_.num_candidates);
-    for (const auto& owned : workers_) {
-      lists_.push_back(std::make_unique<AboveList>(request_, capacity, total_));
-      owned->worker.above = lists_.back().get();
-    }
-  }
-
-  Start start(int64_t query) const override {
-    const double lowest = request_.lowest[query];
-    return {round_up(-lowest), std::fabs(lowest)};
-  }
+  float limit(int64_t query) const override { return round_up(-request_.lowest[query]); }
 
   bool finish_pass() override {
-    parallel(static_cast<int64_t>(lists_.size()), [&](OwnedTopkWorker& owned, int64_t i) {
-      lists_[i]->resolve(job_, owned.worker.scratch);
+    parallel(plan_.threads, [&](OwnedWorker&, int64_t i) { resolve(workers_[i]->worker); });
+    return count_ <= request_.most;
+  }
+
+  // Moves the pairs of the band that reach their thresholds to the results, and drops the others.
+  void resolve(Worker& worker) {
+    const FloatMode mode(FloatMode::kIeee);  // a sweep calls this in its own mode
+    const auto is_known = [&](const Pair& pair) {
+      const int64_t* const first = job_.first_known + (pair.query - job_.query_ids[0]);
+      return std::binary_search(job_.known + first[0], job_.known + first[1], pair.candidate);
+    };
+    Pair* const begin = worker.band;
+    Pair* end = std::remove_if(begin, begin + worker.band_size, is_known);
+    worker.band_size = 0;
+    if (count_ > request_.most) return;
+    std::sort(begin, end, [](const Pair& a, const Pair& b) {
+      return a.query != b.query ? a.query < b.query : a.candidate < b.candidate;
     });
-    return total_ <= request_.most;
+    Buffer<double> scores(end - begin);
+    isa_.canonical(job_, job_.num_features, begin, end - begin, worker.scratch, scores.data);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < end - begin; ++i)
+      if (scores.data[i] >= request_.lowest[begin[i].query]) {  // false for a NaN
+        begin[kept] = begin[i];
+        scores.data[kept++] = scores.data[i];
+      }
+    if (kept && count_.fetch_add(kept) + kept <= request_.most) add_piece(begin, scores.data, kept);
+  }
+
+  void add_piece(const Pair* pairs, const double* scores, int64_t count) {
+    const bool is_double = request_.operands.query.dtype == DType::f64;
+    AbovePiece piece;
+    piece.ids = std::make_unique<Buffer<int64_t>>(count);
+    piece.scores = std::make_unique<Buffer<char>>(count * (is_double ? 8 : 4));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t query = pairs[i].query;
+      if (piece.runs.empty() || piece.runs.back().first != query) piece.runs.push_back({query, 0});
+      ++piece.runs.back().second;
+      piece.ids->data[i] = pairs[i].candidate;
+      if (is_double)
+        reinterpret_cast<double*>(piece.scores->data)[i] = scores[i];
+      else
+        reinterpret_cast<float*>(piece.scores->data)[i] = static_cast<float>(scores[i]);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pieces_.push_back(std::move(piece));
   }
 
   const AboveRequest& request_;
-  std::atomic<int64_t> total_{0};
-  std::vector<std::unique_ptr<AboveList>> lists_;
+  std::atomic<int64_t> count_{0};  // results of all workers
+  std::mutex mutex_;               // guards pieces_
+  std::vector<AbovePiece> pieces_;
 };
 
 // Sorts a row by id.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "host/parallel.h"
-#include "host/topk.h"
 
 namespace kgfast {
 
@@ -36,8 +35,5 @@ struct AboveResult {
 };
 
 SweepStatus above(const Execution& execution, const AboveRequest& request, AboveResult* result);
-
-// Keeps a candidate that may reach the threshold of query `position`.
-void keep_above(const TopkJob& job, int64_t position, int64_t candidate, TopkWorker& worker);
 
 }  // namespace kgfast

@@ -10,7 +10,7 @@
 //   float moved [64]: upper bounds of |r|
 // Plain data, like job.h.
 #pragma once
-#include "host/topk.h"
+#include "host/job.h"
 
 namespace kgfast {
 
@@ -38,15 +38,14 @@ struct ByteJob {
   const SweepJob* sweep;
   const uint8_t* queries;  // [Q][P][K]: X + 128
   const float* moved;      // [Q]: upper bounds of |r|
-  const float* base;       // [Q]: the error that comparing adds
 };
 
 // One way to sum bytes of distances.
 struct ByteTier {
   // Packs a panel of finite rows. Scratch: a row.
   void (*pack_panel)(const SweepJob&, int64_t panel, float scale, float* scratch, char* out);
-  // Keeps the candidates of a packed panel that may be among the best k, of up to kByteQueries.
-  void (*keep_panel)(const ByteJob&, const TopkJob&, int64_t panel, TopkWorker&);
+  // Sweeps a packed panel for up to kByteQueries queries.
+  void (*sweep_panel)(const ByteJob&, int64_t panel, Worker&);
 };
 
 }  // namespace kgfast

@@ -11,7 +11,7 @@
 //   float facts [4][64]: 256 s; upper bounds of s |r|, |x| and s |L|
 // engine/int8_sweep.h has the layouts of words, in as many bytes. Plain data, like job.h.
 #pragma once
-#include "host/topk.h"
+#include "host/job.h"
 
 namespace kgfast {
 
@@ -42,33 +42,21 @@ inline int64_t int8_scratch_bytes(int64_t features) {
 
 }  // namespace
 
-// A query, in units of its scale. For a candidate, |v^ - v| <= size * (s |r|) + rounding * |x|,
-// beside what a threshold adds. With the share of a pass, this is at most slope * (s |r| + share *
-// |x|).
+// A query. For a candidate, |v^ - v| <= scale * (size * (s |r|) + rounding * |x|), beside what
+// comparing adds. With the share of a pass, this is at most slope * (s |r| + share * |x|).
 struct Int8Query {
-  float scale, inverse;  // s and 1 / s
+  float scale;  // s
   float size, rounding;
   float slope;
   float high_slope;  // slope of the high bytes: times s |r| + share * |x| + s |L|
 };
 
-// A target of query `position`, in units of the query's scale. `base`: error that comparing adds.
-struct Int8Target {
-  int64_t slot;
-  uint32_t position;
-  float minus_target, base;
-  Int8Query query;
-};
-
 struct Int8Job {
   const SweepJob* sweep;
-  const int8_t* tiles;              // words of job.query_ids
-  const Int8Query* queries;         // [Q]
-  const float* floats;              // [Q][padded features] of job.query_ids, in the order of tiles
+  const int8_t* tiles;       // words of job.query_ids
+  const Int8Query* queries;  // [Q]
   float rounding_share;
-  float near;                       // the float32 product of a pair errs by near |q| |c|
-  const Int8Target* targets;        // the targets of sweep->thresholds, for ranks
-  const float* base;                // [Q]: the error that comparing adds, for the best k
+  float base;  // the error that comparing adds
 };
 
 // A packed panel.
@@ -82,18 +70,16 @@ struct Int8Panel {
 // One instruction set's kernels.
 struct Int8Tier {
   double features_per_cycle;  // features of a pair that save a cycle, against float32
-  // Packs the queries of job.query_ids into tiles, floats and facts; zeros fill up the last tile.
-  void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
+  // Packs the queries of job.query_ids into tiles and facts; zeros fill up the last tile.
+  void (*pack_queries)(const SweepJob&, int8_t* tiles, Int8Query* queries);
   // Packs a panel for this call, or of an index, and notes rows that are not finite.
   void (*pack_words)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
-  // Counts the pairs of a packed panel that the bound or float32 decides, and collects the open
-  // pairs in the band. Scratch: a row.
-  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
-  // Keeps the candidates of a packed panel that may be among the best k.
-  void (*keep_panel)(const Int8Job&, const TopkJob&, const Int8Panel&, TopkWorker&);
+  void (*sweep_panel)(const Int8Job&, const Int8Panel&, Worker&);
+  // Writes the float32 product of a pair and both sums of squares. Scratch: two rows.
+  void (*near)(const SweepJob&, Pair, float* scratch, float* out);
 };
 
 }  // namespace kgfast

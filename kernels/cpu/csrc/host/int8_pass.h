@@ -10,7 +10,7 @@
 
 namespace kgfast {
 
-// Cycles, measured on a Xeon (2.1 GHz): the cost of a pair whose row is read again, the cost of a
+// Cycles, measured on a Xeon (2.1 GHz): the cost of a pair whose rows are read again, the cost of a
 // survivor, the cost of packing a candidate beyond float32's, and the saving of a number that a
 // ready panel spares float32.
 constexpr double kInt8Gather = 128.0, kInt8Survivor = 1600.0, kInt8Packing = 60.0, kInt8Read = 0.3;
@@ -42,13 +42,13 @@ class Int8Pass {
   // worker may go on in float32 where rows lose too much in bytes.
   int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
 
-  // Calls sweep(panel) for the panels of a group, or sweep_wide(index) for its float32 panels.
-  template <class Sweep, class Wide>
-  void sweep_group(int64_t group, char* memory, Worker& worker, Sweep sweep, Wide sweep_wide) {
+  // Sweeps the panels of a group, or its float32 panels.
+  void sweep_group(int64_t group, char* memory, Worker& worker) const {
     const SweepJob& job = *job_.sweep;
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
     if (!pays(worker)) {
-      for (int64_t at = first; at < last; at += job.facts.lanes) sweep_wide(at / job.facts.lanes);
+      for (int64_t at = first; at < last; at += job.facts.lanes)
+        job.isa->sweep_panel(job, at / job.facts.lanes, worker);
       return;
     }
     for (int64_t at = first; at < last; at += kInt8Candidates) {
@@ -58,65 +58,54 @@ class Int8Pass {
         const bool is_last = at + kInt8Candidates >= job.num_candidates;
         tier_->check_panel(job, panel, packed, worker);
         const char* next = packed + (is_last ? 0 : int8_panel_bytes(features_));
-        sweep(Int8Panel{panel, packed, next, memory});
+        tier_->sweep_panel(job_, {panel, packed, next, memory}, worker);
       } else {
-        tier_->pack_words(job, panel, scratch(memory), memory, worker);
-        sweep(Int8Panel{panel, memory, nullptr, nullptr});
+        tier_->pack_words(job, panel, memory + int8_panel_bytes(features_), memory, worker);
+        tier_->sweep_panel(job_, {panel, memory, nullptr, nullptr}, worker);
       }
     }
   }
-  const Int8Tier& tier() const { return *tier_; }
-  const Int8Job& job() const { return job_; }
+
+  // Bounds the cost of a pair, but for a bias, by its product in float32. Each of 64 sums has at
+  // most features / 64 + 1 terms, and a tree of 6 levels adds the sums. The canonical score has
+  // D + 8 roundings. Norms are upper bounds: flushed squares are below 2^-126.
+  void find_cost(Pair pair, char* memory, double* low, double* high) const {
+    const SweepJob& job = *job_.sweep;
+    const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+    const double d = static_cast<double>(features_);
+    const double roundings = static_cast<double>(features_ / 64 + 8 + (rounded ? 3 : 0));
+    const double near = roundings * 0x1p-24 * (1.0 + 0x1p-10) + (d + 8.0) * 0x1p-52;
+    float products[3];
+    tier_->near(job, pair, reinterpret_cast<float*>(memory + int8_panel_bytes(features_)),
+                products);
+    const auto norm = [&](float squares) {
+      return std::sqrt(double{squares}) * (1.0 + (d + 16.0) * 0x1p-22) + d * 0x1p-62;
+    };
+    const double of_query = norm(products[1]), of_row = norm(products[2]);
+    const double off = near * of_query * of_row + d * 0x1p-124 * (1.0 + of_query + of_row);
+    *low = -products[0] - off;
+    *high = -products[0] + off;
+  }
 
   // Bytes of a worker: the panel, and scratch for packing.
   int64_t worker_bytes(int64_t queries) const {
     return serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
   }
-  char* scratch(char* memory) const { return memory + int8_panel_bytes(features_); }
 
-  // Packs the queries of a pass.
-  void pack(const SweepJob& sweep) {
+  // Packs the queries of a pass; `bias`: the largest magnitude of a bias.
+  void pack(const SweepJob& sweep, double bias) {
     const int64_t bytes = divide_up(sweep.num_queries, kInt8Queries) * int8_tile_bytes(features_);
     if (bytes_ < bytes) {
       tiles_ = std::make_unique<Buffer<int8_t>>(bytes);
-      floats_ = std::make_unique<Buffer<float>>(bytes / 2);
       bytes_ = bytes;
     }
     queries_.resize(sweep.num_queries);
-    tier_->pack_queries(sweep, tiles_->data, floats_->data, queries_.data());
+    tier_->pack_queries(sweep, tiles_->data, queries_.data());
     find_slopes();
     job_.sweep = &sweep;
     job_.tiles = tiles_->data;
-    job_.floats = floats_->data;
     job_.queries = queries_.data();
-    const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
-    // Each of 64 sums has at most features / 64 + 1 terms, and a tree of 6 levels adds the sums.
-    // The canonical score has D + 8 roundings.
-    const int64_t roundings = features_ / 64 + 8 + (rounded ? 3 : 0);
-    job_.near = round_up(static_cast<double>(roundings) * 0x1p-24 * (1.0 + 0x1p-10) +
-                         static_cast<double>(features_ + 8) * 0x1p-52);
-  }
-
-  // Sets the targets of the queries; `scores` are canonical scores, by slot.
-  void set_targets(const double* scores, double bias) {
-    const SweepJob& sweep = *job_.sweep;
-    targets_.clear();
-    for (int64_t i = 0; i < sweep.num_queries; ++i)
-      for (int64_t t = sweep.first_threshold[i]; t < sweep.first_threshold[i + 1]; ++t) {
-        const int64_t slot = sweep.thresholds[t].slot;
-        const Int8Query& query = queries_[i];
-        targets_.push_back({slot, static_cast<uint32_t>(i),
-                            static_cast<float>(-scores[slot] * double{query.inverse}),
-                            base(query, std::fabs(scores[slot]) + bias), query});
-      }
-    job_.targets = targets_.data();
-  }
-
-  // Sets the bases of the best k; the consumer bounds the rounding of limits.
-  void set_bases(double bias) {
-    bases_.clear();
-    for (const Int8Query& query : queries_) bases_.push_back(base(query, bias));
-    job_.base = bases_.data();
+    job_.base = round_up(16.0 * 0x1p-24 * bias + 0x1p-119);
   }
 
  private:
@@ -133,19 +122,13 @@ class Int8Pass {
     }
     const double saving =
         saving_ + (ready_ ? kInt8Read * static_cast<double>(features_) / all : 0.0);
-    return kInt8Gather * (static_cast<double>(worker.pairs.gathered) - free) <= saving * swept;
+    return kInt8Gather * (static_cast<double>(worker.pairs.left) - free) <= saving * swept;
   }
 
   // Returns the panels of a run. A worker prefetches a run's next panel while it sweeps one.
   static int64_t panel_run(const SweepJob& job, int threads, int64_t most) {
     const int64_t panels = divide_up(job.num_candidates, kInt8Candidates);
     return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, most);
-  }
-
-  // Returns the error that comparing numbers up to `magnitude` adds to a query.
-  static float base(const Int8Query& query, double magnitude) {
-    const double inverse = query.inverse;
-    return round_up((16.0 * 0x1p-24 * magnitude + 0x1p-120) * inverse * (1.0 + 0x1p-20) + 0x1p-120);
   }
 
   // Finds the share that nine queries of ten keep within; other queries get larger slopes.
@@ -159,8 +142,9 @@ class Int8Pass {
     for (Int8Query& query : queries_) {
       const double size = query.size, rounding = query.rounding;
       const double shared = rounding / job_.rounding_share;
-      query.slope = round_up(std::max(size, shared) * (1.0 + 0x1p-20));
-      query.high_slope = round_up(std::max(size + rounding, shared) * (1.0 + 0x1p-20));
+      const double scale = query.scale * (1.0 + 0x1p-20);
+      query.slope = round_up(std::max(size, shared) * scale);
+      query.high_slope = round_up(std::max(size + rounding, shared) * scale);
     }
   }
 
@@ -172,10 +156,7 @@ class Int8Pass {
   double saving_ = 0.0;  // cycles that a pair saves
   int64_t bytes_ = 0;    // bytes of tiles
   std::unique_ptr<Buffer<int8_t>> tiles_;
-  std::unique_ptr<Buffer<float>> floats_;  // numbers of the queries
   std::vector<Int8Query> queries_;
-  std::vector<Int8Target> targets_;
-  std::vector<float> bases_;
   Int8Job job_{};
 };
 

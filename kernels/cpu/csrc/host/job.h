@@ -74,25 +74,26 @@ struct Crop {
   float rel;  // relative part of the bound on the sweep's error there
 };
 
-// A target of a query, and the rule that decides the query's pairs for this target. With tau = bias
-// - target score and err = rel * |tau| + (base + slope * panel norm), a distance below tau - err
-// beats the target, and one above tau + err does not. Between both, the canonical score decides.
-// Derivation: docs/explanation/exactness.md.
-struct Threshold {
-  int64_t slot;        // crop * rows + row of the query table: where the counts go
-  float minus_target;  // - canonical score of the target, rounded
-  float base;
-  float slope;
+// A float32 distance v is off by at most rel |v| + base + slope * norm of the candidate.
+struct AbsoluteError {
+  float base, slope;
 };
 
-// A limit of totals. Past reach + slope * panel norm of the widest crop, a total changes no count
-// any more, neither of this crop nor of a later one.
-struct Reach {
-  float reach;
-  float slope;
+// A target of a query: a cost that certainly lies below .. above it beats or loses to the target.
+struct Threshold {
+  int64_t slot;      // crop * rows + row of the query table: where the counts go
+  int64_t position;  // of the query in a pass
+  float below, above;  // the target's cost, the negated score, rounded down and up
 };
+
+// What is asked of the intervals of costs that a sweep finds (engine/consumers.h): to count those
+// on each side of thresholds, to keep the best k, to append those within a limit, or to write them.
+enum class Question : int { count, keep, append, record };
 
 enum class Norm : int { none, magnitudes, euclidean };
+
+struct Isa;
+struct Worker;
 
 struct SweepJob : Operands {
   ScoreFacts facts;
@@ -108,11 +109,27 @@ struct SweepJob : Operands {
   const float* packed_queries;      // [tiles][features][query planes][tile_queries]
   const float* tile_angles;         // [tiles][angle_stride]: largest |a|, of a score with phases
   int64_t angle_stride;             // a few more than the features, for reads of whole vectors
-  const Threshold* thresholds;      // for query i, crop c: first_threshold[c * Q + i] .. [.. + 1]
-  const int64_t* first_threshold;   // [C * Q + 1]
-  const Reach* reaches;             // [C][Q]
-  const int64_t* targets;           // [B], by query row
-  const double* target_scores;      // [C][B], by slot
+  Question question;
+  const Isa* isa;
+  const AbsoluteError* errors;  // [C][Q]
+  float* limits;  // [C][Q]: costs past these change nothing, in this crop and in later ones
+  void (*resolve)(const SweepJob&, Worker&);  // decides the pairs of a full band, and empties it
+  void* owner;                                // what `resolve` belongs to
+
+  // Count. Thresholds of query i in crop c: first_threshold[c * Q + i] .. [.. + 1] - 1.
+  const Threshold* thresholds;
+  const int64_t* first_threshold;  // [C * Q + 1]
+  const int64_t* targets;          // [B], by query row
+  const double* target_scores;     // [C][B], by slot
+
+  // Keep and append.
+  int64_t k;
+  int64_t capacity;            // survivors that a worker holds of a query
+  const int64_t* known;        // ids of query i, ascending: first_known[i] .. [i + 1] - 1
+  const int64_t* first_known;  // [Q + 1]
+
+  float* recorded;  // [2][C][Q][M]: low and high ends
+
   Norm norm;                        // norm of candidates that the bound asks for
   float norm_inflation;
   float norm_floor;
@@ -124,16 +141,16 @@ struct SweepJob : Operands {
 // `forced` makes tiers serve at any cost: for tests.
 enum class Tier : unsigned { int8 = 1, bytes = 2, forced = 256 };
 
-// Outcomes of pairs.
-struct TierPairs {
-  int64_t swept, gathered, canonical;
+// Outcomes of the pairs of a ranking, in the order of PAIRS in kernels/cpu/tiers.py: all pairs,
+// those that got canonical scores, those that the int8 tier swept, and those that it left open.
+struct PairCounts {
+  int64_t total, canonical, swept, left;
 };
 
-// Outcomes of all pairs of a ranking, in the order of PAIRS in kernels/cpu/tiers.py: all pairs,
-// those that got canonical scores, and those of the int8 tier.
-struct PairCounts {
-  int64_t total, canonical;
-  TierPairs int8;
+// A candidate that may be among the best k. Its cost lies in low .. high.
+struct Survivor {
+  float low, high;
+  int64_t candidate;
 };
 
 // Pause before a worker tries fewer bytes of a panel first again: a number of panels. The pause
@@ -147,17 +164,28 @@ struct Worker {
   const float* panel;  // [features][planes][lanes]: `room`, or packed before
   float* panel_angles;  // [angle_stride]: largest |b - 1|, of a score with phases
   float* norms;    // [C]: of the present panel
-  Pair* band;      // pairs whose queries are slots
+  double* scratch;  // canonical_scratch doubles
+  Pair* band;       // open pairs; of a count, queries are slots
   int64_t band_size, band_capacity;
-  double* scratch;   // canonical_scratch doubles
-  int64_t* greater;  // [C][B], by slot
-  int64_t* equal;    // [C][B], by slot
+  void* owner;  // memory of the worker, for `resolve`
+  int64_t* greater;   // [C][B], by slot
+  int64_t* equal;     // [C][B], by slot
+  Survivor* survivors;  // [Q][capacity]
+  int64_t* kept;        // [Q]: survivors of each query
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // lowest row seen whose factor is not finite, or INT64_MAX
-  int64_t canonical;      // pairs of the band that got canonical scores
-  TierPairs pairs;        // pairs of tiers
+  int64_t opened;         // pairs that intervals left open
+  PairCounts pairs;
   BytesPause bytes_pause;  // pause of bytes before words
 };
+
+// Keeps lanes of `open` as survivors: candidate `first` + lane has a cost in lows .. highs.
+void keep_lanes(const SweepJob& job, int64_t position, int64_t first, uint64_t open,
+                const float* lows, const float* highs, Worker& worker);
+
+// Lowers the limit of a query by the canonical scores of its k most promising survivors, and drops
+// the survivors past the limit.
+void settle(const SweepJob& job, int64_t position, Worker& worker);
 
 // Notes a row of the table, or its factor, with a number that is not finite, if no lower row was
 // noted.
@@ -175,7 +203,6 @@ struct ScoresKernels;    // scores.h
 struct BackwardKernels;  // backward.h
 struct ProductKernels;   // product.h
 struct TrainingKernels;  // training.h
-struct TopkKernels;      // topk.h
 struct ByteTier;         // byte_rows.h
 struct Int8Tier;         // int8.h
 
@@ -190,18 +217,17 @@ struct Isa {
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
   // Packs all features of a panel into worker.room, and returns the bound on its norms.
   float (*pack_panel)(const SweepJob&, int64_t panel, Worker&);
-  // Counts the pairs of worker.band by their canonical scores, and empties it.
-  void (*rescore_band)(const SweepJob&, Worker&);
   // Writes the canonical scores of pairs, of their first `features` features.
   void (*canonical)(const SweepJob&, int64_t features, const Pair*, int64_t count, double* scratch,
                     double* out);
-  // Writes the sweep's own values of one panel, [C][Q][lanes]: for tests of the bound.
-  void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out);
+  // Answers for `count` <= 64 costs of a query in a crop, in lows .. highs [64], of candidates from
+  // place `first` on.
+  void (*take)(const SweepJob&, int64_t crop, int64_t position, int64_t first, int count,
+               const float* lows, const float* highs, Worker&);
   const ScoresKernels* scores;
   const BackwardKernels* backward;
   const ProductKernels* product;
   const TrainingKernels* training;
-  const TopkKernels* topk;
   const ByteTier* bytes;  // nullptr where the instruction set lacks the tier
   const Int8Tier* int8;   // likewise; AVX-512 has int8_tier_of(isa)
 };

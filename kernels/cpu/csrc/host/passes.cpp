@@ -122,7 +122,8 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
     constant += bound.per_query * norm;
     per_norm = bound.per_pair * norm + bound.per_norm;
   }
-  return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
+  const double up = (1.0 + 8.0 * u) / (1.0 - bound.rel);  // as in relative_error
+  return {round_up(constant * up), round_up(per_norm * up)};
 }
 
 bool find_factor_reach(SweepJob& job, int threads, const std::function<bool()>& interrupted) {

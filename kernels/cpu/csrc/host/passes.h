@@ -93,6 +93,13 @@ inline float round_up(double x) {
              : std::nextafter(y, std::numeric_limits<float>::infinity());
 }
 
+// Returns the largest float that is not above x.
+inline float round_down(double x) { return -round_up(-x); }
+
+// Returns the relative part of a bound, of the number found and not of the exact one: from
+// |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
+inline double relative_error(const ErrorBound& bound) { return bound.rel / (1.0 - bound.rel); }
+
 // Returns the error bound of a crop.
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
 
@@ -117,13 +124,8 @@ void check_query(const SweepJob& job, int64_t query, int64_t* bad);
 // Returns an upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
-// An error: base + slope * norm of the candidate.
-struct AbsoluteError {
-  float base, slope;
-};
-
-// Returns the absolute error of a query's comparisons with numbers up to `magnitude`, over so many
-// features.
+// Returns the absolute error of a query's distances over so many features, and of a bias up to
+// `magnitude`.
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                              int64_t query, double magnitude);
 

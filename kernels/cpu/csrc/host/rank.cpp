@@ -8,90 +8,58 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host/fpmode.h"
 #include "host/sweeps.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kBandCapacity = 8192;
+constexpr int64_t kBandCapacity = 1024;  // their rows stay in the cache
 constexpr int kKinds = 4;  // kinds of counts: greater, equal, and both of the excluded
 
-// A worker and the memory that it points into.
-struct RankWorker : WorkerMemory {
-  RankWorker(const PassPlan& plan, const SweepJob& job)
-      : WorkerMemory(plan, job), slots(job.num_crops * job.query.count), band(kBandCapacity),
-        counts(kKinds * slots, 0) {
-    lend(worker);
-    worker.band = band.data;
-    worker.band_capacity = kBandCapacity;
-    worker.greater = counts.data();
-    worker.equal = counts.data() + slots;
-  }
-  void count_excluded() {
-    worker.greater = counts.data() + 2 * slots;
-    worker.equal = counts.data() + 3 * slots;
-  }
-  const int64_t slots;  // C * B
-  Buffer<Pair> band;
-  std::vector<int64_t> counts;  // [4][C][B]
-  Worker worker{};
-};
-
-class Ranking : Sweeps<RankWorker, SweepJob> {
+class Ranking : Sweeps {
  public:
   Ranking(const Execution& execution, const RankRequest& request)
-      : Sweeps(execution, request.operands, request.widths, !request.nan_worst), request_(request),
-        target_scores_(request.widths.size() * num_queries_) {
+      : Sweeps(execution, request.operands, request.widths, request.lists, !request.nan_worst),
+        request_(request), slots_(job_.num_crops * num_queries_), target_scores_(slots_) {
+    job_.question = request.recorded ? Question::record : Question::count;
     job_.targets = request.targets;
     job_.target_scores = target_scores_.data();
+    job_.recorded = request.recorded;
+    job_.resolve = resolve;
+    job_.owner = this;
     plan(kQueriesPerPass, 0);
-    for (int i = 0; i < plan_.threads; ++i)
-      workers_.push_back(std::make_unique<RankWorker>(plan_, job_));
+    counts_.assign(plan_.threads, std::vector<int64_t>(kKinds * slots_, 0));
+    for (int i = 0; i < plan_.threads; ++i) {
+      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_, kBandCapacity, 0));
+      count_into(i, 0);
+    }
   }
 
-  SweepStatus count() {
+  SweepStatus run() {
     if (is_ok(status_)) score_targets();
     if (is_ok(status_)) find_order();
-    if (is_ok(status_) && checks_finite_ && swept_.empty() && num_queries_) check_candidates();
+    if (is_ok(status_) && checks_finite_ && swept_.empty() && num_queries_ && !lists_.indptr)
+      check_candidates();
     for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
+    if (request_.recorded) return status_;
     if (is_ok(status_)) exclude();
     if (is_ok(status_)) collect();
     return status_;
   }
 
-  // Sweeps all queries in float32, each on its own, in order.
-  void errors(float* values, double* bounds) {
-    score_targets();
-    for (int64_t query = 0; query < num_queries_; ++query)
-      groups_.push_back({query}), swept_.push_back(query);
-    prepare_pass(0, swept_.size());
-    packed_.pack(execution_, job_);
-    const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * num_queries_;
-    Worker& worker = workers_[0]->worker;
-    std::vector<float> tile(rows * lanes);
-    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
-      isa_.sweep_values(job_, panel, worker, tile.data());
-      const int64_t first = panel * lanes, last = std::min(first + lanes, job_.num_candidates);
-      for (int64_t row = 0; row < rows; ++row) {
-        const Threshold& t = thresholds_[row];
-        const int64_t crop = row / num_queries_;
-        for (int64_t n = first; n < last; ++n) {
-          const float value = tile[row * lanes + n - first];
-          values[row * job_.num_candidates + n] = value;
-          bounds[row * job_.num_candidates + n] =
-              crops_[crop].rel * std::fabs(static_cast<double>(value)) + t.base +
-              t.slope * worker.norms[crop];
-        }
-      }
-    }
+ private:
+  // Lets a worker count greater and equal scores as kinds `kind` and `kind` + 1.
+  void count_into(int i, int kind) {
+    workers_[i]->worker.greater = counts_[i].data() + kind * slots_;
+    workers_[i]->worker.equal = counts_[i].data() + (kind + 1) * slots_;
   }
 
- private:
   void score_targets() {
     constexpr int64_t block = 64;
     const int64_t count = num_queries_;
-    parallel(divide_up(count, block), [&](RankWorker& owned, int64_t task) {
+    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -127,8 +95,9 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
         const double score = target_scores_[widest + query];
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
-      if (needed) swept_.push_back(static_cast<int64_t>(g));
+      if (needed || request_.recorded) swept_.push_back(static_cast<int64_t>(g));
     }
+    if (request_.recorded) return;
     std::stable_sort(swept_.begin(), swept_.end(),
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
   }
@@ -137,7 +106,7 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;
-    parallel(divide_up(count, block), [&](RankWorker& owned, int64_t task) {
+    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
         check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
                         &owned.worker.bad_candidate, &owned.worker.bad_factor);
@@ -147,6 +116,10 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
   void group_equal_queries() {
     std::unordered_map<std::string_view, size_t> group_of;
     for (int64_t query = 0; query < num_queries_; ++query) {
+      if (lists_.indptr || request_.recorded) {  // each has candidates, or results, of its own
+        groups_.push_back({query});
+        continue;
+      }
       const auto [at, is_new] = group_of.try_emplace(bytes_of(query), groups_.size());
       if (is_new) groups_.emplace_back();
       groups_[at->second].push_back(query);
@@ -172,143 +145,149 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
     thresholds_.clear();
     query_ids_.clear();
     first_threshold_.assign(1, 0);
+    limits_.assign(job_.num_crops * count, request_.recorded ? INFINITY : -FLT_MAX);
     for (size_t i = first; i < first + count; ++i) query_ids_.push_back(groups_[swept_[i]][0]);
     for (int64_t crop = 0; crop < job_.num_crops; ++crop)
-      for (size_t i = first; i < first + count; ++i) {
-        for (const int64_t query : groups_[swept_[i]])
-          if (!std::isnan(target_scores_[crop * num_queries_ + query]))
-            thresholds_.push_back(threshold(crop, query));
+      for (size_t i = 0; i < count; ++i) {
+        for (const int64_t query : groups_[swept_[first + i]]) {
+          const int64_t slot = crop * num_queries_ + query;
+          const double cost = -target_scores_[slot];
+          if (std::isnan(cost)) continue;
+          thresholds_.push_back(
+              {slot, static_cast<int64_t>(i), round_down(cost), round_up(cost)});
+          for (int64_t earlier = 0; earlier <= crop; ++earlier) {
+            float& limit = limits_[earlier * count + i];
+            limit = std::max(limit, round_up(cost));
+          }
+        }
         first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
       }
-    find_reaches(count);
     job_.query_ids = query_ids_.data();
     job_.num_queries = static_cast<int64_t>(count);
+    job_.limits = limits_.data();
     job_.thresholds = thresholds_.data();
     job_.first_threshold = first_threshold_.data();
-    job_.reaches = reaches_.data();
-  }
-
-  Threshold threshold(int64_t crop, int64_t query) const {
-    const int64_t slot = crop * num_queries_ + query;
-    const double target = target_scores_[slot];
-    const AbsoluteError error = absolute_error(job_, crops_[crop].end, bounds_[crop], query,
-                                               std::fabs(target) + bias_.magnitude());
-    return {slot, static_cast<float>(-target), error.base, error.slope};
-  }
-
-  // Sets reaches: the largest tau + 1.25 err over a query's targets and the crops to come, with the
-  // largest bias. A NaN becomes an infinity, which no total passes.
-  void find_reaches(size_t count) {
-    reaches_.assign(job_.num_crops * count, {-FLT_MAX, 0.0f});
-    for (int64_t crop = job_.num_crops - 1; crop >= 0; --crop)
-      for (size_t i = 0; i < count; ++i) {
-        Reach& farthest = reaches_[crop * count + i];
-        if (crop + 1 < job_.num_crops) farthest = reaches_[(crop + 1) * count + i];
-        const int64_t* first = &first_threshold_[crop * count + i];
-        for (int64_t t = first[0]; t < first[1]; ++t) {
-          const float tau = thresholds_[t].minus_target + (job_.bias ? job_.bias_max : 0.0f);
-          const double error = static_cast<double>(crops_[crop].rel) * std::fabs(tau);
-          const float reach = round_up(tau + 1.25 * (error + thresholds_[t].base));
-          farthest.reach = std::isnan(reach) ? INFINITY : std::max(farthest.reach, reach);
-          farthest.slope = std::max(farthest.slope, 1.25f * thresholds_[t].slope);
-        }
-      }
+    find_errors();
   }
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    packed_.pack(execution_, job_);
-    const auto sweep_wide = [&](RankWorker& owned, int64_t panel) {
-      isa_.sweep_panel(job_, panel, owned.worker);
-    };
-    const bool is_int8 = int8_->serves(job_.num_queries);
     const int64_t rows = job_.num_crops * job_.num_queries;
-    num_pairs_ += (is_int8 ? first_threshold_[rows] : rows) * job_.num_candidates;
-    if (is_int8) {
-      int8_->pack(job_);
-      int8_->set_targets(target_scores_.data(), bias_.magnitude());
-      const auto count_panel = [&](RankWorker& owned, const Int8Panel& panel) {
-        int8_->tier().count_panel(int8_->job(), panel, int8_->scratch(owned.int8.data), isa_,
-                                  owned.worker);
-      };
-      sweep_int8(count_panel, sweep_wide);
-    } else {
-      parallel(plan_.panels, sweep_wide);
+    num_pairs_ += (is_int8() ? first_threshold_[rows] : rows) * job_.num_candidates;
+    sweep_pass();
+    for (const auto& owned : workers_) resolve(job_, owned->worker);
+  }
+
+  static void resolve(const SweepJob& job, Worker& worker) {
+    static_cast<Ranking*>(job.owner)->resolve_band(*static_cast<OwnedWorker*>(worker.owner));
+  }
+
+  // Decides the pairs of the band, and empties it; a query's own target never counts.
+  void resolve_band(OwnedWorker& owned) const {
+    const FloatMode mode(FloatMode::kIeee);  // a sweep calls this in its own mode
+    Worker& worker = owned.worker;
+    Pair* const begin = worker.band;
+    Pair* end = std::remove_if(begin, begin + worker.band_size, [&](const Pair& pair) {
+      return pair.candidate == job_.targets[pair.query % num_queries_];
+    });
+    worker.band_size = 0;
+    if (is_int8())
+      end = std::remove_if(begin, end, [&](const Pair& pair) { return decide(pair, owned); });
+    worker.pairs.canonical += end - begin;
+    for (int64_t crop = 0; crop < job_.num_crops && begin < end; ++crop) {
+      std::vector<Pair> pairs;
+      for (const Pair* pair = begin; pair < end; ++pair)
+        if (pair->query / num_queries_ == crop)
+          pairs.push_back({pair->query % num_queries_, pair->candidate});
+      const std::vector<double> scores = canonical(crops_[crop].end, pairs, worker);
+      for (size_t i = 0; i < pairs.size(); ++i)
+        compare(scores[i], crop * num_queries_ + pairs[i].query, worker);
     }
-    for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
+  }
+
+  // Counts a pair that words leave open, if its product in float32 decides.
+  bool decide(const Pair& pair, OwnedWorker& owned) const {
+    double low, high;
+    int8_->find_cost(pair, owned.int8.data, &low, &high);
+    const double bias = job_.bias_exact ? job_.bias_exact[pair.candidate] : 0.0;
+    const double target = target_scores_[pair.query];
+    const bool beats = bias - high > target;  // rounding keeps the order
+    owned.worker.greater[pair.query] += beats;
+    return beats || bias - low < target;
+  }
+
+  void compare(double score, int64_t slot, Worker& worker) const {
+    worker.greater[slot] += score > target_scores_[slot];
+    worker.equal[slot] += score == target_scores_[slot];
   }
 
   // Counts known answers. Equal queries with the same known answers share their scores.
   void exclude() {
-    for (const auto& owned : workers_) owned->count_excluded();
+    for (int i = 0; i < plan_.threads; ++i) count_into(i, 2);
     const int64_t groups = static_cast<int64_t>(groups_.size());
-    parallel(groups * job_.num_crops, [&](RankWorker& owned, int64_t task) {
+    parallel(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
       exclude_group(groups_[task % groups], task / groups, owned.worker);
     });
   }
 
-  void exclude_group(const std::vector<int64_t>& group, int64_t crop, Worker& worker) {
+  void exclude_group(const std::vector<int64_t>& group, int64_t crop, Worker& worker) const {
     std::vector<int64_t> scored;
     std::vector<double> scores;
     for (const int64_t query : group) {
       const std::vector<int64_t> ids = excluded_ids(query);
       const int64_t slot = crop * num_queries_ + query;
       if (std::isnan(target_scores_[slot])) {
-        worker.greater[slot] += count_others(ids, query);
+        for (const int64_t id : ids) worker.greater[slot] += id != job_.targets[query];
         continue;
       }
       if (ids != scored) {
         scored = ids;
-        scores = canonical_of(query, crop, ids, worker);
+        std::vector<Pair> pairs;
+        for (const int64_t id : ids) pairs.push_back({query, id});
+        scores = canonical(crops_[crop].end, pairs, worker);
       }
-      for (size_t i = 0; i < ids.size(); ++i) {
-        if (ids[i] == job_.targets[query]) continue;
-        worker.greater[slot] += scores[i] > target_scores_[slot];
-        worker.equal[slot] += scores[i] == target_scores_[slot];
-      }
+      for (size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] != job_.targets[query]) compare(scores[i], slot, worker);
     }
-  }
-
-  std::vector<double> canonical_of(int64_t query, int64_t crop, const std::vector<int64_t>& ids,
-                                   Worker& worker) const {
-    std::vector<Pair> pairs;
-    for (const int64_t id : ids) pairs.push_back({query, id});
-    std::vector<double> scores(ids.size());
-    isa_.canonical(job_, crops_[crop].end, pairs.data(), static_cast<int64_t>(pairs.size()),
-                   worker.scratch, scores.data());
-    return scores;
-  }
-
-  int64_t count_others(const std::vector<int64_t>& ids, int64_t query) const {
-    return std::count_if(ids.begin(), ids.end(),
-                         [&](int64_t id) { return id != job_.targets[query]; });
   }
 
   // Returns the known answers of a query that are candidates, each once.
   std::vector<int64_t> excluded_ids(int64_t query) const {
-    std::vector<int64_t> ids = sorted_known(request_.known, query);
-    ids.erase(
-        std::remove_if(ids.begin(), ids.end(), [&](int64_t id) { return !is_candidate(id); }),
-        ids.end());
-    return ids;
+    std::vector<int64_t> ids = sorted_known(request_.known, query), common;
+    if (lists_.indptr) {
+      const std::vector<int64_t> list = sorted_known(lists_, query);
+      std::set_intersection(ids.begin(), ids.end(), list.begin(), list.end(),
+                            std::back_inserter(common));
+      return common;
+    }
+    std::copy_if(ids.begin(), ids.end(), std::back_inserter(common),
+                 [&](int64_t id) { return is_candidate(id); });
+    return common;
+  }
+
+  // Counts the candidates of a query, but for the target.
+  int64_t count_others(int64_t query) const {
+    const int64_t target = job_.targets[query];
+    if (!lists_.indptr) return job_.num_candidates - is_candidate(target);
+    const int64_t* const begin = lists_.indices + lists_.indptr[query];
+    const int64_t* const end = lists_.indices + lists_.indptr[query + 1];
+    return end - begin - std::count(begin, end, target);
   }
 
   void collect() {
-    const int64_t rows = num_queries_, slots = job_.num_crops * rows;
+    const int64_t rows = num_queries_;
     PairCounts& pairs = *request_.pairs;
-    pairs = {num_pairs_, 0, {}};
+    pairs = {num_pairs_, 0, 0, 0};
     for (const auto& owned : workers_) {
-      pairs.canonical += owned->worker.canonical;
-      pairs.int8.swept += owned->worker.pairs.swept;
-      pairs.int8.gathered += owned->worker.pairs.gathered;
-      pairs.int8.canonical += owned->worker.pairs.canonical;
+      pairs.canonical += owned->worker.pairs.canonical;
+      pairs.swept += owned->worker.pairs.swept;
+      pairs.left += owned->worker.pairs.left;
     }
     for (int64_t kind = 0; kind < kKinds; ++kind)
-      for (int64_t slot = 0; slot < slots; ++slot) {
+      for (int64_t slot = 0; slot < slots_; ++slot) {
         int64_t sum = 0;
-        for (const auto& owned : workers_) sum += owned->counts[kind * slots + slot];
-        if (kind == 0 && std::isnan(target_scores_[slot]))
-          sum = job_.num_candidates - is_candidate(job_.targets[slot % rows]);
+        for (const auto& counts : counts_) sum += counts[kind * slots_ + slot];
+        if (kind == 0 && std::isnan(target_scores_[slot])) sum = count_others(slot % rows);
         request_.counts[(slot / rows * kKinds + kind) * rows + slot % rows] = sum;
       }
   }
@@ -320,24 +299,20 @@ class Ranking : Sweeps<RankWorker, SweepJob> {
   }
 
   const RankRequest& request_;
-  std::vector<double> target_scores_;  // [C][B]
+  const int64_t slots_;                       // C * B
+  std::vector<double> target_scores_;         // [C][B]
+  std::vector<std::vector<int64_t>> counts_;  // of each worker [4][C][B]
   std::vector<std::vector<int64_t>> groups_;  // queries that are equal
   std::vector<int64_t> swept_;                // groups, in sweep order
   std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
-  std::vector<Reach> reaches_;
   int64_t num_pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates
 };
 
 }  // namespace
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request) {
-  return Ranking(execution, request).count();
-}
-
-void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
-                  double* bounds) {
-  Ranking(execution, request).errors(values, bounds);
+  return Ranking(execution, request).run();  // NOLINT(clang-analyzer-core.StackAddressEscape)
 }
 
 }  // namespace kgfast

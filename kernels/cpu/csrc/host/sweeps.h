@@ -1,12 +1,14 @@
-// Parts that rankings and searches for the best share: the workers of a call, its plan and bounds,
-// and the sweeps of a pass by the int8 tier or in float32.
+// What rankings and searches share: the workers of a call, its plan and bounds, and the sweeps of a
+// pass by a tier, in float32, or of lists.
 #pragma once
 #include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "host/byte_pass.h"
 #include "host/int8_pass.h"
 #include "host/passes.h"
+#include "host/scores.h"
 
 namespace kgfast {
 
@@ -39,15 +41,34 @@ class Bias {
   double largest_ = 0.0, magnitude_ = 0.0;
 };
 
-// `Owned` is a worker with its memory, made of WorkerMemory.
-template <class Owned, class Job>
+// A worker and the memory that it points into.
+struct OwnedWorker : WorkerMemory {
+  OwnedWorker(const PassPlan& plan, const SweepJob& job, int64_t band_size, int64_t kept)
+      : WorkerMemory(plan, job), band(band_size), survivors(kept * job.capacity),
+        counts(std::max<int64_t>(kept, 1)) {
+    lend(worker);
+    worker.band = band.data;
+    worker.band_capacity = band_size;
+    worker.survivors = survivors.data;
+    worker.kept = counts.data();
+    worker.owner = this;
+  }
+  Buffer<Pair> band;
+  Buffer<Survivor> survivors;
+  std::vector<int64_t> counts;
+  std::vector<float> query;  // one that lists are scored with
+  Worker worker{};
+};
+
 class Sweeps {
  protected:
+  // `lists`: the candidates of each query, each once; or no memory.
   Sweeps(const Execution& execution, const Operands& operands, const std::vector<int64_t>& widths,
-         bool checks_finite)
+         const Known& lists, bool checks_finite)
       : execution_(execution), isa_(execution.isa), num_queries_(operands.query.count),
-        checks_finite_(checks_finite), bias_(operands) {
-    static_cast<SweepJob&>(job_) = begin_sweep(isa_, operands);
+        lists_(lists), checks_finite_(checks_finite), bias_(operands) {
+    job_ = begin_sweep(isa_, operands);
+    job_.isa = &isa_;
     bias_.lend(job_);
     for (const int64_t width : widths) crops_.push_back({width, 0.0f});
     job_.crops = crops_.data();
@@ -60,12 +81,19 @@ class Sweeps {
     plan_ = plan_passes(job_, execution_.threads, std::min(most_queries, kQueriesPerPass));
     for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
       bounds_.push_back(crop_bound(isa_, job_, crop));
-      crops_[crop].rel = round_up(bounds_[crop].rel);
+      crops_[crop].rel = round_up(relative_error(bounds_[crop]));
+      list_bounds_.push_back(list_bound(crops_[crop].end));
     }
     set_norm(job_, bounds_.back());
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
     int8_ = std::make_unique<Int8Pass>(execution_, job_, k);
-    plan_.int8_bytes = int8_->worker_bytes(std::min(plan_.queries, num_queries_));
+    bytes_ = std::make_unique<BytePass>(execution_, job_, k);
+    if (lists_.indptr) {
+      plan_.threads = std::max(execution_.threads, 1);
+      job_.candidate_ids = lists_.indices;
+    } else {
+      plan_.int8_bytes = int8_->worker_bytes(std::min(plan_.queries, num_queries_));
+    }
   }
 
   // Runs body(worker, task) for every task, on all threads. Notes rows with numbers that are not
@@ -83,31 +111,151 @@ class Sweeps {
     }
   }
 
-  // Calls sweep(worker, panel) for the int8 tier's panels, or sweep_wide(worker, index of a float32
-  // panel) where rows lose too much.
-  template <class Sweep, class Wide>
-  void sweep_int8(Sweep sweep, Wide sweep_wide) {
-    parallel(int8_->groups(job_.num_candidates), [&](Owned& owned, int64_t group) {
-      int8_->sweep_group(
-          group, owned.int8.data, owned.worker,
-          [&](const Int8Panel& panel) { sweep(owned, panel); },
-          [&](int64_t panel) { sweep_wide(owned, panel); });
-    });
+  // Finds the errors of the queries of a pass, job_.query_ids.
+  void find_errors() {
+    errors_.clear();
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+      for (int64_t i = 0; i < job_.num_queries; ++i)
+        errors_.push_back(absolute_error(job_, crops_[crop].end, bounds_[crop], job_.query_ids[i],
+                                         bias_.magnitude()));
+    job_.errors = errors_.data();
   }
 
+  bool is_int8() const { return !lists_.indptr && int8_->serves(job_.num_queries); }
+
+  // Sweeps the candidates for the queries of a pass.
+  void sweep_pass() {
+    if (lists_.indptr) {
+      parallel(job_.num_queries, [&](OwnedWorker& owned, int64_t i) { sweep_list(owned, i); });
+      return;
+    }
+    packed_.pack(execution_, job_);
+    if (is_int8()) {
+      int8_->pack(job_, bias_.magnitude());
+      parallel(int8_->groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
+        int8_->sweep_group(group, owned.int8.data, owned.worker);
+      });
+    } else if (job_.question != Question::count && bytes_->serves(job_.num_queries)) {
+      sweep_bytes();
+    } else {
+      parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
+        isa_.sweep_panel(job_, panel, owned.worker);
+      });
+    }
+  }
+
+  // Computes canonical scores of pairs.
+  std::vector<double> canonical(int64_t features, const std::vector<Pair>& pairs,
+                                Worker& worker) const {
+    std::vector<double> scores(pairs.size());
+    isa_.canonical(job_, features, pairs.data(), static_cast<int64_t>(pairs.size()),
+                   worker.scratch, scores.data());
+    return scores;
+  }
+
+  static constexpr int64_t kPairsAtOnce = 64;  // their rows stay in the cache
+  static constexpr int64_t kWidestVector = 16;
+
+  // Bounds the costs of a query with some candidates, whose rows are read in place, in a crop, and
+  // notes rows that are not finite. NaNs where no bound holds.
+  void find_costs(OwnedWorker& owned, int64_t crop, int64_t query, const int64_t* ids,
+                  int64_t count, float* lows, float* highs) const {
+    constexpr int64_t slot = 0;
+    const ErrorBound& bound = list_bounds_[crop];
+    const int64_t features = crops_[crop].end;
+    const double terms = static_cast<double>(features + kWidestVector);
+    const bool is_bounded = std::isfinite(bound.absolute), has_norm = bound.norm != Norm::none;
+    const double of_query = has_norm ? query_norm(job_, features, bound.norm, query) : 0.0;
+    const double rel = relative_error(bound), up = (1.0 + 1e-6) / (1.0 - bound.rel);
+    const double base = (bound.absolute + bound.per_query * of_query + 0x1p-120) * up;
+    const double slope = (bound.per_pair * of_query + bound.per_norm) * up;
+    float scores[kPairsAtOnce], squares[kPairsAtOnce] = {};
+    owned.query.resize(isa_.scores->query_floats(job_.score, features));
+    ScoresJob job{};
+    static_cast<Operands&>(job) = job_;
+    job.query.data += query * job.query.row_stride * size_of(job.query.dtype);
+    job.query.count = 1;
+    job.num_features = features;
+    job.crops = {&features, &slot, 1};
+    job.index = ids;
+    job.per_query = count;
+    job.out = scores;
+    if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data());
+    if (is_bounded && has_norm)
+      isa_.scores->squares(job_.rows, ids, count, features, squares);
+    for (int64_t i = 0; i < count; ++i) {
+      // Squares that are flushed are below 2^-126.
+      const double norm = std::sqrt(double{squares[i]}) * (1.0 + terms * 0x1p-22) + terms * 0x1p-62;
+      const double distance = is_bounded ? -double{scores[i]} : NAN;
+      const double off = rel * std::fabs(distance) + base + slope * norm;
+      const double cost = distance - (job_.bias_exact ? job_.bias_exact[ids[i]] : 0.0);
+      lows[i] = round_down(cost - off);
+      highs[i] = round_up(cost + off);
+      if (!std::isfinite(distance))
+        check_candidate(job_, ids[i], &owned.worker.bad_candidate, &owned.worker.bad_factor);
+    }
+  }
+
+ private:
+  // Sweeps runs of panels: a worker prefetches the next panel of a run while it sweeps one.
+  void sweep_bytes() {
+    constexpr int64_t most = 16;
+    const int64_t panels = divide_up(job_.num_candidates, kByteCandidates);
+    const int64_t run = std::clamp<int64_t>(panels / (8 * plan_.threads), 1, most);
+    bytes_->pack(job_);
+    parallel(divide_up(panels, run), [&](OwnedWorker& owned, int64_t task) {
+      for (int64_t panel = task * run; panel < std::min((task + 1) * run, panels); ++panel)
+        bytes_->sweep_panel(panel, owned.worker);
+    });
+    for (const auto& owned : workers_)
+      for (int64_t i = 0; i < job_.num_queries; ++i) settle(job_, i, owned->worker);
+  }
+
+  // Returns the bound of rows that are read in place, features in lanes: each lane sums runs of 64
+  // vectors and a part, then the runs; a tree adds the lanes. None holds without panels for rscf
+  // scores, nor with rounded numbers.
+  ErrorBound list_bound(int64_t features) const {
+    const bool rounded = job_.rows.view.dtype == DType::f64 || job_.query.dtype == DType::f64;
+    ErrorBound bound = error_bound(job_.facts, features + kWidestVector, features / 64 + 8,
+                                   job_.term_ulps, isa_.sqrt_error, false);
+    if (rounded || job_.facts.is_rscf) bound.absolute = INFINITY;
+    return bound;
+  }
+
+  // Sweeps the candidates that a query lists.
+  void sweep_list(OwnedWorker& owned, int64_t position) {
+    const int64_t query = job_.query_ids[position], end = lists_.indptr[query + 1];
+    float lows[kPairsAtOnce] = {}, highs[kPairsAtOnce] = {};
+    for (int64_t at = lists_.indptr[query]; at < end; at += kPairsAtOnce) {
+      const int64_t count = std::min(kPairsAtOnce, end - at);
+      for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
+        find_costs(owned, crop, query, lists_.indices + at, count, lows, highs);
+        isa_.take(job_, crop, position, at, static_cast<int>(count), lows, highs, owned.worker);
+      }
+    }
+  }
+
+ protected:
   const Execution& execution_;
   const Isa& isa_;
   const int64_t num_queries_;
+  const Known lists_;
   const bool checks_finite_;  // numbers that are not finite are errors
   const Bias bias_;
-  Job job_{};
+  SweepJob job_{};
   PassPlan plan_{};
   std::vector<Crop> crops_;
   std::vector<ErrorBound> bounds_;
-  std::vector<std::unique_ptr<Owned>> workers_;
+  std::vector<AbsoluteError> errors_;
+  std::vector<float> limits_;
+  std::vector<std::unique_ptr<OwnedWorker>> workers_;
   std::unique_ptr<Int8Pass> int8_;
+  std::unique_ptr<BytePass> bytes_;
   PackedQueries packed_;
   SweepStatus status_;
+
+ private:
+  std::vector<ErrorBound> list_bounds_;
 };
 
 }  // namespace kgfast
