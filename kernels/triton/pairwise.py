@@ -97,20 +97,23 @@ def all_gradients(
     """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
-    gradients = _new_gradients(operands, need)
     is_narrow = max(operands.crops) < operands.num_features
-    if is_narrow or not grad.numel():
-        for part in (gradients.queries, gradients.table, gradients.factor):
-            if part is not None:
-                part.zero_()
+    make = Tensor.new_zeros if is_narrow or not grad.numel() else Tensor.new_empty
+    gradients = Gradients(
+        *(
+            make(rows, rows.shape) if needed and rows is not None else None
+            for rows, needed in zip(
+                (operands.queries, operands.table, operands.factor), need, strict=True
+            )
+        )
+    )
     if not grad.numel():
         return gradients
     with launcher.serving(operands.table.device) as arch:
         takes_root = operands.score.root and not over_roots
         for columns, parts in _blocks(operands, grad, takes_root=takes_root):
-            is_single = len(parts) == 1
             of_table, of_factor = (
-                None if whole is None else RowSums(whole[columns], is_single=is_single)
+                None if whole is None else RowSums(whole[columns], is_single=len(parts) == 1)
                 for whole in (gradients.table, gradients.factor)
             )
             for rows in parts:
@@ -119,22 +122,16 @@ def all_gradients(
                 sums = Accumulators(of_queries, columns.start > 0, of_table, of_factor)
                 coefficients = grad[:, rows, columns]
                 if takes_root:
-                    coefficients = _over_roots(coefficients, block, arch)
-                _block_backward(block, coefficients, sums, arch, is_first=not rows.start)
+                    norms = torch.empty_like(coefficients, memory_format=torch.contiguous_format)
+                    fill_scores(norms, block, arch)
+                    coefficients = over_norms(coefficients, norms.neg_())
+                # From the widest crop down: each adds to the coefficients of its own features.
+                for part in segments(coefficients, operands.crops):
+                    add_gradients(block, SlopeFactors(*part), sums, arch, is_first=not rows.start)
             for of_rows in (of_table, of_factor):
                 if of_rows is not None:
                     of_rows.finish()
     return gradients
-
-
-def _new_gradients(operands: Operands, need: Need) -> Gradients:
-    """Make memory for contiguous gradients."""
-    queries, table, factor = operands.queries, operands.table, operands.factor
-    return Gradients(
-        queries.new_empty(queries.shape) if need.queries else None,
-        table.new_empty(table.shape) if need.table else None,
-        factor.new_empty(factor.shape) if need.factor and factor is not None else None,
-    )
 
 
 def _blocks(
@@ -157,22 +154,3 @@ def _blocks(
     width = min(width, num_rows if len(parts) == 1 else row_cap(operands))
     for j in range(0, num_rows, width):
         yield slice(j, j + width), parts
-
-
-def _over_roots(grad: Tensor, operands: Operands, arch: int) -> Tensor:
-    """Return ``grad`` over scores of a block that are roots."""
-    norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
-    fill_scores(norms, operands, arch)
-    return over_norms(grad, norms.neg_())
-
-
-def _block_backward(
-    operands: Operands, grad: Tensor, into: Accumulators, arch: int, *, is_first: bool
-) -> None:
-    """Add the gradients of a block, whose scores have the gradient ``[C, b, k]``.
-
-    Ranges of features are visited from the widest down: each crop adds to the coefficients of its
-    own features.
-    """
-    for part in segments(grad, operands.crops):
-        add_gradients(operands, SlopeFactors(*part), into, arch, is_first=is_first)

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ...operands import Operands
 from ..device import backward as kernels
-from ..device.arguments import RowView
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
 from .matmul import Products, QueryProducts, precision_of
 from .pull import QuerySums, RowSums, SlopeFactors, pull
-from .views import form_of, plane_of, queries_of, rows_of, views_of
+from .views import form_of, plane_of, rows_of, views_of
 
 TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
@@ -75,12 +74,6 @@ def _add_products(
         products.multiply(coefficient, queries, total[:, low:high], splits=0, adds=adds)
 
 
-def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> RowView:
-    if of_queries:
-        return queries_of(operands, grad)
-    return rows_of(grad, operands.score)
-
-
 class ListGradients:
     """Gradient of queries, or gradients of table and factor, of pairs in lists."""
 
@@ -115,7 +108,10 @@ class ListGradients:
         operands, lists = self.operands, self.lists
         features = RSCF_LIST_FEATURES if operands.score.is_rscf else LIST_FEATURES
         grad, factor = self.grad, self.grad_factor
-        of_rows = None if grad is None else _grad_rows(operands, grad, of_queries=self.of_queries)
+        of_rows = None
+        if grad is not None:
+            planes = operands.query_planes if self.of_queries else None
+            of_rows = rows_of(grad, operands.score, planes)
         launcher.launch(
             kernels.backward_lists,
             (len(lists.target), -(-(slopes.high - slopes.low) // features)),

@@ -21,11 +21,6 @@ class Selection(NamedTuple):
     ids: Tensor | None = None
     first: int = 0
 
-    @staticmethod
-    def of_rows(rows: Tensor, ids: Tensor | None = None) -> "Selection":
-        """Select all rows, or the rows of ``ids``."""
-        return Selection(len(rows) if ids is None else len(ids), ids)
-
     def of(self, rows: RowView, status: Tensor | None = None) -> Lanes:
         """Return the lanes of ``rows``, which are checked if there is a status."""
         return Lanes(rows, self.ids, self.first, status)
@@ -69,10 +64,9 @@ def pack_queries(
 
 def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
     """Pack all queries as stored, ``[tiles][dim][planes][width]``, flat."""
-    planes, selection = operands.query_planes, Selection.of_rows(operands.queries)
+    planes, selection = operands.query_planes, Selection(len(operands.queries))
     out = _room(operands.queries, selection, width * dim * planes, width)
-    lanes = selection.of(queries_of(operands))
-    _pack(lanes, selection, dim, Panel(width, planes, planes), out)
+    _pack(selection.of(queries_of(operands)), selection, dim, Panel(width, planes, planes), out)
     return out
 
 
