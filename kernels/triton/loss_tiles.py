@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..labels import LossNeed
 from ..operands import Operands
-from .device.arguments import SweepTile, TileShape
+from .device.arguments import SplitTile, SweepTile, TileShape
 from .device.finish import STRIPE_COLUMNS, Splits
 from .device.losses import (
     RowLabels,
@@ -52,7 +52,7 @@ class Owed(NamedTuple):
 class LossTiles:
     """Candidates, chunk by chunk, and the use of their slopes."""
 
-    tile: TileShape | SweepTile
+    tile: TileShape | SweepTile | SplitTile
     width: int  # candidates of a chunk
     of_queries: Tensor | None  # gradients, if needed
     of_table: Tensor | None

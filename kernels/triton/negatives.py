@@ -138,7 +138,8 @@ def _scores(operands: Operands, loss: NegativeLoss, made: NegativeRows) -> devic
         0 if bias is None else bias.stride(0),
         made.ids if made.ids.numel() else None,
         mask,
-        *((0, 0) if mask is None else mask.stride()),
+        0 if mask is None else mask.stride(0),
+        0 if mask is None else mask.stride(1),
         float(loss.parameter),
     )
 

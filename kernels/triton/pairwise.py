@@ -55,8 +55,8 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
     height = max(1, QUERY_BYTES // of_query // tile.queries) * tile.queries
-    panels = max(1, CANDIDATE_BYTES // of_row // tile.candidates)
-    width = min(panels, configs.MAX_GRID) * tile.candidates
+    most = max(1, CANDIDATE_BYTES // of_row // tile.candidates)
+    width = min(most, configs.MAX_GRID) * tile.candidates
     order = None if dims is None else crop_order(crops, out)
     for i in range(0, operands.num_queries, height):
         block = operands.of_queries(slice(i, i + height))
@@ -99,13 +99,11 @@ def all_gradients(
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
     is_narrow = max(operands.crops) < operands.num_features
     make = Tensor.new_zeros if is_narrow or not grad.numel() else Tensor.new_empty
+    queries, table, factor = operands.queries, operands.table, operands.factor
     gradients = Gradients(
-        *(
-            make(rows, rows.shape) if needed and rows is not None else None
-            for rows, needed in zip(
-                (operands.queries, operands.table, operands.factor), need, strict=True
-            )
-        )
+        make(queries, queries.shape) if need.queries else None,
+        make(table, table.shape) if need.table else None,
+        make(factor, factor.shape) if need.factor and factor is not None else None,
     )
     if not grad.numel():
         return gradients
