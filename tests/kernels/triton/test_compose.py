@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import ComplEx, DistMult, RotatE, ops
+from kgfast import ComplEx, RotatE, ops
 from kgfast.kernels.triton.host import launch
 from support.engines import INTERPRETED
 
@@ -36,7 +36,6 @@ def models(dim):
         for form in ("raw", "phase", "complex"):
             relation = whole if form == "complex" else half
             yield RotatE(entity, relation, gamma=3.0, relation_format=form, layout=layout)
-    yield DistMult(entity, whole)
 
 
 def made(model, side, dims=None, **chosen):
