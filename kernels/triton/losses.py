@@ -1,18 +1,12 @@
 """Losses over all candidates on a GPU: one kernel scores a tile, reduces it, and writes slopes.
 
-A chunk of candidates is packed (distances) and swept by one launch, which writes row sums and, if
-gradients are needed, the slopes of the chunk. Then slopes are pulled into the gradients
-(pairwise.py); for products, two GEMMs of this backend do so (device/fused_losses.py). Row sums of
-all tiles are added once, at the end. A forward alone writes only row sums.
+A chunk of candidates is swept by one launch (loss_tiles.py), which writes row sums and, if
+gradients are needed, the slopes of the chunk; these are then pulled into the gradients. Row sums of
+all tiles are added once, at the end. The device checks labels while it makes their keys, and sums
+while it adds them. The host waits once, for one word per program.
 
-The device checks labels while it makes their keys, and sums while it adds them. The host waits
-once, for one word per program.
-
-Memory: 40 MiB for slopes of a chunk, and for panels or bfloat16 rows of the chunk outside the
-table's gradient; queries in bfloat16 take 2 bytes per number. Packed queries take 2 MiB and row
-sums 4 MiB. Partial gradients of queries take 8 MiB for products and 14 MiB for distances, plus 2
-MiB for few rows. Sums of a bias take 1/16 of the slopes; all else is O(B + nnz). In all at most 64
-MiB.
+Memory: 40 MiB for slopes of a chunk and its panels outside the table's gradient; 2 MiB of packed
+queries, 4 MiB of row sums, 16 MiB of partial gradients, and O(B + nnz): at most 64 MiB.
 """
 
 from collections.abc import Sequence

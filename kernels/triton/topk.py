@@ -2,16 +2,14 @@
 
 In a pass of queries, float32 scores of a stripe give k good candidates of each query. Their worst
 canonical score is a limit: the k-th best score cannot be below. Spans of candidates are swept
-against the limits with the certified bound of the ranks. Survivors get canonical scores and are
-merged into the best so far by (score, id), and the limits rise. The length of a span is such that
-typical limits leave a quarter of a band, so spans grow during the pass.
+against the limits with the certified bound of the ranks (host/scan.py). Survivors get canonical
+scores and are merged into the best so far by (score, id), and the limits rise. The length of a span
+is such that typical limits leave a quarter of a band, so spans grow during the pass.
 
 Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs per query,
-and as many merges, with sorts of the whole band. The sweeps are those of ranks (host/scan.py).
-Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort the band with
-the best (more for a k above 2**17). The host waits once, for the checks of the input and the sizes
-of all bands. Queries with more pairs than a band holds are then swept again, with the limits found
-so far, and the host waits for each span; the least span always fits.
+and as many merges, with sorts of the whole band. Memory: 24 MiB of packed operands, 8 MiB of
+stripe, 1 MiB of band, and 20 MiB to sort it. The host waits once, and for each span of queries with
+more pairs than a band holds, which are swept again; the least span always fits.
 """
 
 from collections.abc import Iterator

@@ -1,21 +1,17 @@
 """Preparations of the host, without a device: plans, rooms and bounds; it waits for nothing."""
 
 import dataclasses
-import math
 import subprocess
 import sys
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.kernels.scores import SCORES, get_score
 from support.engines import examples
-from support.flat import triton
 
 pytest.importorskip("triton")
-from support import aot
 
 
 @given(
@@ -51,34 +47,6 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
         assert tile.candidates == (32 if arch else 64) * tile.repeats
         assert tile.bands == tile.num_warps
         assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
-
-
-@pytest.mark.parametrize(
-    ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
-)
-def test_a_pull_stays_in_its_room(score, batch) -> None:
-    from kgfast.kernels.triton.host import pull
-
-    with aot.recorded(90) as launches:
-        for others in (5, 300, 30_000):
-            facts, has_factor = get_score(score), score.startswith("rscf")
-            planes = facts.query_planes(has_factor)
-            queries = torch.empty(1, 200 * planes).expand(batch, -1)
-            table = torch.empty(1, 200 * facts.planes).expand(others, -1)
-            factor = torch.empty(1, 200).expand(others, -1) if has_factor else None
-            grad = torch.empty(1, 1).expand(batch, others)
-            launches.clear()
-            triton.pairwise_backward(grad, queries, table, score, factor)
-            for launch in launches:
-                if launch.name == "pull":
-                    warps, rows = math.prod(launch.grid), launch.args["num_queries"]
-                    tile, partial = launch.tile, launch.args["pulled"].partial
-                    assert partial.numel() * 4 <= pull.PARTIAL_BYTES
-                    stripes = min(-(-others // tile.rows), 1056 * 4 // 200 // 2)
-                    columns = -(-200 // tile.features)
-                    assert warps >= columns * stripes
-                    assert warps <= pull.PROGRAMS + columns
-                    assert partial.numel() >= columns * tile.features * planes * rows
 
 
 def test_importing_the_backend_does_not_import_triton() -> None:

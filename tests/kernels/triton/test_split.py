@@ -95,16 +95,3 @@ def test_the_parts_are_rounded_to_the_nearest() -> None:
     for part, norm in zip((rows, low, rest), norms, strict=True):
         exact = part.double().norm(dim=1)
         assert bool(((norm >= exact) & (norm <= exact * (1 + 2.0**-18) + 2.0**-99)).all())
-
-
-def test_an_emulated_sum_is_cut_towards_zero() -> None:
-    import numpy as np
-
-    from support.tensor_cores import multiply
-
-    one, tiny = np.ones((1, 1)), np.full((1, 1), 2.0**-25)
-    rows, columns = np.hstack([one, tiny, tiny]), np.ones((3, 1))
-    assert multiply(rows, columns, [[0.0]])[0, 0] == 1.0
-    assert multiply(rows, columns, [[0.0]], bits=26)[0, 0] == 1.0  # then cut to float32
-    assert multiply(-rows, columns, [[0.5]], bits=26)[0, 0] == -0.5 - 2.0**-24
-    assert multiply(rows[:, 1:], columns[1:], [[0.0]])[0, 0] == 2.0**-24
