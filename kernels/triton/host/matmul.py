@@ -24,7 +24,8 @@ PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candi
 PROGRAMS = 512  # programs that fill a machine
 LOW_REGISTERS = 128  # for 16 warps per multiprocessor
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
-UNEVEN_REGISTERS = 200  # for rows that are not read in fours: slopes, or before Hopper others
+UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
+ALL_REGISTERS = 255  # for slopes that are not read in fours
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
 BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
@@ -98,8 +99,10 @@ class Products:
         The gradient of queries comes in ``splits`` of the sum; 0 is for rows of the table.
         """
         registers, of_slopes = self._registers, 1 if slopes.stride(0) % 16 else 16
-        if of_slopes == 1 or (splits and self._is_uneven):
+        if splits and self._is_uneven:
             registers = UNEVEN_REGISTERS
+        if of_slopes == 1:
+            registers = ALL_REGISTERS
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
         is_even = self._is_even and grad.stride(0) % 4 == 0 and grad.shape[1] % 4 == 0
         launcher.launch(
