@@ -23,6 +23,7 @@ from .indexed import fill_listed, indexed_gradients
 from .pairwise import all_gradients, fill_scores
 
 ROW_NUMBERS, ROW_COLUMNS = 1024, 256  # numbers of a program of rows, and most columns at a time
+ROW_REGISTERS = 128  # uncapped, ptxas spills scalars
 SLOPE_TILE = TileShape(8, 128)
 
 
@@ -90,6 +91,7 @@ class FusedNegatives(NegativeLosses):
                     "TILE": tile,
                 },
                 num_warps=4,
+                **launcher.capped(ROW_REGISTERS if arch else None),
             )
         if check is not None and any(words[1:].cpu().tolist()):
             check()
