@@ -1,6 +1,5 @@
 """Batches of losses: triples or queries, checked, and the rows that their queries read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.kernels.checks import checks_values, inside_of
 from kgfast.kernels.spares import numbers
-from kgfast.models.base import SIDES, Side, queries_at, queries_of
+from kgfast.models.base import SIDES, Side, queries_at
 from kgfast.models.wrapper import unwrapped
 from kgfast.ops.checks import check_index
 from kgfast.ops.row_gradients import read_rows
@@ -64,10 +63,6 @@ class Asked:
     def queries(self) -> Tensor:
         """Return the queries ``[B, F]``."""
         return queries_at(self.model, self.anchors, self.relations, self.side, None)
-
-    def queries_of(self, dims: Sequence[int]) -> list[Tensor]:
-        """Return the queries of several crops."""
-        return queries_of(self.model, self.anchors, self.relations, self.side, dims)
 
     def of_rows(self, rows: Tensor, places: Tensor | None = None) -> "Asked":
         """Return the same queries, made from rows ``[M, G]`` at the places of the anchors."""

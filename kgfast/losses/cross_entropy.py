@@ -92,12 +92,7 @@ def frequency_weights(triples: TriplesLike, num_entities: int) -> Tensor:
 
     Weights are ``0.1 + 0.9 count(e) / max count``, as in the official code, where an entity counts
     once for each triple that it heads and once for each that it ends. ``triples`` are int64
-    ``[T, 3]``, at least one.
-
-    Raises
-    ------
-    ValueError
-        Without a triple, and for entities that are not in ``0 .. N - 1``.
+    ``[T, 3]``, at least one. A ValueError names an entity that is not in ``0 .. N - 1``.
 
     Examples
     --------

@@ -34,9 +34,8 @@ class EntitiesLoss(Loss):
     precision : {"float32", "bf16"}
         Precision of the factors of products; see :func:`kgfast.ops.bce`.
     sparse : bool
-        Make row gradients for anchors, and for wide relations
-        (:attr:`kgfast.Model.has_wide_relations`). The gradients of anchors are added to the
-        gradient of the candidates, without a second tensor of that size. Not available under
+        Make row gradients for anchors, which are added to the gradient of the candidates in place,
+        and for wide relations (:attr:`kgfast.Model.has_wide_relations`). Not available under
         ``torch.compile``.
     takes_several : bool
         True if a query may have several targets.
@@ -98,11 +97,10 @@ def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
 
 
 def _of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Candidates]:
-    """Read each distinct anchor row once, and rows of wide relations.
+    """Read each distinct anchor row once (on a GPU once per use), and rows of wide relations.
 
-    A GPU reads a row once per use: the host would wait for the number of distinct rows. Where
-    candidates are rows or columns of the table itself, the gradients of anchors are added in place
-    to the gradients of the candidates.
+    Where candidates are rows or columns of the table itself, the gradients of anchors are added in
+    place to the gradients of the candidates.
     """
     model, distinct, places = asked.model, asked.anchors, None
     if not ops.waits_for(distinct.device):

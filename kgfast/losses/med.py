@@ -33,10 +33,7 @@ class MEDLoss(Loss):
     model holds the hyperparameters. All scores come from one pass, unless operands depend on the
     crop.
 
-    Parameters
-    ----------
-    sparse : bool
-        As in :func:`sampled_scores`.
+    ``sparse`` is that of :func:`sampled_scores`.
 
     Examples
     --------

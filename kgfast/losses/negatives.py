@@ -102,11 +102,7 @@ class NegativesLoss(Loss):
             embeddings) stay in the result.
         weights, mask : Tensor, optional
             As in a call with a model.
-
-        Raises
-        ------
-        ValueError, TypeError
-            For shapes that do not fit each other, and weights for a loss that takes none.
+            A ValueError or TypeError names shapes that do not fit, and weights that have no use.
         """
         for name, scores in (("positive", positive), ("negative", negative)):
             check_tensor(name, scores)

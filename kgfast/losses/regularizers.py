@@ -49,12 +49,7 @@ def n3(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     Returns
     -------
     Tensor
-        A scalar.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For triples that do not fit, and a model with another score than a sum of such products.
+        A scalar. A ValueError or TypeError names triples or a model that do not fit.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """Relation prediction, the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -38,12 +40,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     Tensor
         ``[B, R]``, float32 (float64 for a float64 table), without gamma. Models that compare a
         query of head and tail with relations take one product. For other models, the queries of all
-        relations are made in blocks, and once more for the gradients.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For ids that do not fit, and for ConvE.
+        relations are made in blocks, and once more for the gradients. A ValueError or TypeError
+        names ids that do not fit, and ConvE.
 
     Examples
     --------
@@ -83,8 +81,5 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     blocks = ids.split(max(1, _NUMBERS // width))
     if len(blocks) == 1:
         return of_block(ids)
-    logits = [
-        checkpoint(of_block, block, use_reentrant=False, preserve_rng_state=False)
-        for block in blocks
-    ]
-    return torch.cat(logits, 1)
+    run = partial(checkpoint, of_block, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([run(block) for block in blocks], 1)

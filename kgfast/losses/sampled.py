@@ -25,6 +25,7 @@ from kgfast.models.base import (
     check_model,
     is_nested,
     operator_width,
+    queries_of,
 )
 from kgfast.ops.checks import check_index, checked_operands
 from kgfast.ops.differentiable import full_precision
@@ -85,8 +86,9 @@ def sampled_scores(
     widths = None if dims is None else widths_of_one_pass(model, dims)
     if dims is None or widths is not None:
         return _scores(sample, *_operands(sample), widths)
-    positives, scores = [], []
-    operands = sample.asked.queries_of(dims), candidates_of(sample.model, side, dims)
+    positives, scores, asked = [], [], sample.asked
+    crops = queries_of(asked.model, asked.anchors, asked.relations, asked.side, dims)
+    operands = crops, candidates_of(sample.model, side, dims)
     for dim, queries, candidates in zip(dims, *operands, strict=True):
         width = operator_width(model, dim)
         candidates = _with_bias(sample, candidates, queries.dtype)

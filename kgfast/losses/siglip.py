@@ -41,9 +41,9 @@ def siglip(
     offset = None
     if bias is not None:
         offset = torch.as_tensor(bias, dtype=image.dtype, device=image.device).reshape(1)
-    own = torch.arange(len(image) + 1, dtype=torch.int64, device=image.device)
-    given = image * scale, text, offset, own, own[:-1], 1.0, 0.0, "dot"
-    return bce(*given, divisor=len(image), precision=precision)
+    ids = torch.arange(len(image) + 1, dtype=torch.int64, device=image.device)
+    rows = image * scale, text, offset, ids, ids[:-1], 1.0, 0.0, "dot"
+    return bce(*rows, divisor=len(image), precision=precision)
 
 
 class SigLIPLoss(nn.Module):
@@ -62,6 +62,6 @@ class SigLIPLoss(nn.Module):
         output_dict: bool = False,
     ) -> Any:
         """Return the loss; for ``output_dict``, ``{"contrastive_loss": loss}``."""
-        given = image_features, text_features, logit_scale, logit_bias
-        loss = siglip(*given, precision=self.precision)
+        pairs = image_features, text_features, logit_scale, logit_bias
+        loss = siglip(*pairs, precision=self.precision)
         return {"contrastive_loss": loss} if output_dict else loss

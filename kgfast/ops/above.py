@@ -14,25 +14,23 @@ MAX_RESULTS = 10_000_000
 def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -> Tensor:
     """Return checked thresholds float64 ``[count]`` on a device."""
     value: Any = threshold
-    if isinstance(value, Tensor):
-        numbers = value.detach()
-    elif isinstance(value, Real) and not isinstance(value, bool):
-        numbers = torch.tensor(float(value), dtype=torch.float64, device=device)
-    else:
+    if isinstance(value, bool) or not isinstance(value, Tensor | Real):
         raise TypeError(
             f"threshold must be a number, or a tensor of one for each query; got {shown(value)}"
         )
-    if not numbers.is_floating_point():
-        raise TypeError(f"threshold must be floating point; got {numbers.dtype}")
-    if numbers.ndim and numbers.shape != (count,):
+    if not isinstance(value, Tensor):
+        value = torch.tensor(float(value), dtype=torch.float64, device=device)
+    if not value.is_floating_point():
+        raise TypeError(f"threshold must be floating point; got {value.dtype}")
+    if value.ndim and value.shape != (count,):
         raise ValueError(
-            f"threshold must be one number, or have shape [{count}]; got {list(numbers.shape)}"
+            f"threshold must be one number, or have shape [{count}]; got {list(value.shape)}"
         )
-    numbers = numbers.to(device, torch.float64).expand(count).clone()
-    bad = numbers.isnan().nonzero()
+    thresholds: Tensor = value.detach().to(device, torch.float64).expand(count).clone()
+    bad = thresholds.isnan().nonzero()
     if len(bad):
         raise ValueError(f"threshold[{int(bad[0])}] must be a number or an infinity; got nan")
-    return numbers
+    return thresholds
 
 
 def check_max_results(most: int) -> None:

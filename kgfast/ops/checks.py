@@ -67,12 +67,8 @@ def check_number(name: str, value: Any) -> None:
 def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
     """Check that a value is a finite number, of at least ``low``."""
     check_number(name, value)
-    is_finite = (
-        abs(value) <= sys.float_info.max  # an int may be larger than any float
-        if isinstance(value, int)
-        else -math.inf < value < math.inf
-    )
-    if not (is_finite and value >= low):
+    number = value if isinstance(value, int) else float(value)  # an int may be above all floats
+    if not (abs(number) <= sys.float_info.max and number >= low):
         least = "" if low == -math.inf else f" and at least {low}"
         raise ValueError(f"{name} must be finite{least}; got {value}")
 

@@ -18,11 +18,7 @@ from kgfast.ops.values import check_moves, name_not_finite, safe_ids
 def fuses_negatives(
     queries: Tensor, bias: Tensor | None, negatives: Tensor, weights: Tensor | None = None
 ) -> bool:
-    """Return whether :func:`negative_loss` takes these arguments.
-
-    None of the arguments may be empty, weights have neither a gradient nor float64, and a bias of
-    lists has no gradient.
-    """
+    """Return whether :func:`negative_loss` takes these arguments."""
     if not (len(queries) and negatives.numel()):
         return False
     if weights is not None and (weights.dtype == torch.float64 or weights.requires_grad):

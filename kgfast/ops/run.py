@@ -1,8 +1,7 @@
 """Engine of every consumer, on operands: the entry for ``rank()``, ``topk()`` and other rooms.
 
 Callers check names, shapes, dtypes and devices (:mod:`kgfast.ops.checks`); this module checks
-values. Operators of ``torch.library`` call the same functions: a schema carries neither operands
-nor the checked candidates of an earlier batch.
+values. Operators of ``torch.library`` call the same functions.
 """
 
 import warnings
@@ -100,9 +99,8 @@ def rank_counts(
 ) -> Counts:
     """Count; the contract is that of :func:`kgfast.ops.rank_counts`, for prepared candidates.
 
-    ``lists`` has the checked candidates of each query. ``target_scores`` has canonical scores,
-    float64 ``[C, B]``, of targets that may be in another table; such targets are -1. The two
-    exclude each other.
+    ``lists`` has the checked candidates of each query. Without lists, ``target_scores`` may have
+    canonical scores, float64 ``[C, B]``, of targets in another table, which are -1.
     """
     if target_scores is None:
         targets = check_ids("targets", targets, operands.candidates.num_rows, checks)

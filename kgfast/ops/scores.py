@@ -77,8 +77,8 @@ def indexed_scores(
 ) -> Tensor:
     """Score each query with its own rows of a table, gathered inside the kernel.
 
-    Ids may repeat: the gradients of a row are summed in a fixed order. All else is as in
-    :func:`kgfast.ops.pairwise_scores`.
+    Ids may repeat: the gradients of a row are summed in a fixed order. Errors and all else are as
+    in :func:`kgfast.ops.pairwise_scores`.
 
     Parameters
     ----------
@@ -91,16 +91,6 @@ def indexed_scores(
         :class:`kgfast.RowGradients`. Not available under ``torch.compile``.
     besides : Tensor, optional
         int64 ``[*]``: more rows of a sparse gradient, so that gradients can be added in place.
-
-    Returns
-    -------
-    Tensor
-        ``[B, K]``, or ``[len(dims), B, K]``; float32, float64 for float64 queries.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`kgfast.ops.pairwise_scores`, and for an id out of range.
 
     Examples
     --------
