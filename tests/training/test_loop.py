@@ -61,7 +61,7 @@ def test_a_run_folder_holds_what_happened(tmp_path):
     assert 0 < written["seconds_cpu"] == result.seconds_cpu
     assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
     assert "20 steps in" in repr(result)
-    assert "test: test triples, filtered, by the best checkpoint on valid (step" in repr(result)
+    assert "\ntest triples, filtered, by the best checkpoint on valid (step" in repr(result)
 
 
 def test_the_best_state_is_tested(tmp_path, monkeypatch):
