@@ -187,13 +187,11 @@ class Ranking(Job):
 
 
 def _check_choices(sides: Any, nan: Any) -> None:
-    if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
+    is_tuple = not isinstance(sides, str) and bool(sides)
+    if not is_tuple or len(set(sides)) != len(sides) or not set(sides) <= set(SIDES_AND_RELATIONS):
         raise ValueError(
             f"sides must be distinct names of {SIDES_AND_RELATIONS}, in a tuple; got {sides!r}"
         )
-    for side in sides:
-        if side not in SIDES_AND_RELATIONS:
-            raise ValueError(f"sides must be of 'head', 'relation' and 'tail'; got {side!r}")
     if nan not in ("error", "worst"):
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
 

@@ -43,12 +43,10 @@ class Scored(CandidateSource):
         if ids is not None:
             self.sorted_ids = checked_candidates(ids, self.num_rows).to(scorer.device)
         self._kept: dict[tuple[int, int], Tensor] = {}
-        self._excluded: tuple[Tensor, Tensor] | None = None  # queries and places, ascending
 
     def prepare(self, queries: Queries) -> None:
         """Score the targets, float64 ``[C, B]``, each in the block of the target."""
         self._kept.clear()
-        self._excluded = None if queries.known is None else self._all_excluded(queries)
         if queries.targets is None:
             return
         room, scores = _KEPT, []
@@ -72,7 +70,7 @@ class Scored(CandidateSource):
         assert thresholds is not None
         found = Counts(*(torch.zeros_like(thresholds, dtype=torch.int64) for _ in range(4)))
         other = block.ids != targets[:, None]
-        rows, columns = self._excluded_within(block)
+        rows, columns = self._excluded_within(queries, block)
         for crop, threshold in enumerate(thresholds):
             scores = self._kept.pop((crop, block.number), None)
             scores = (self.scores(queries, block, crop) if scores is None else scores).double()
@@ -89,7 +87,7 @@ class Scored(CandidateSource):
         scores = self.scores(queries, block)
         ids = block.ids.repeat(len(queries), 1)
         if queries.known is not None:
-            ids[self._excluded_within(block)] = -1
+            ids[self._excluded_within(queries, block)] = -1
         return scores, ids
 
     def above(self, queries: Queries, block: Block, thresholds: Tensor, most: int) -> Above | int:
@@ -107,26 +105,15 @@ class Scored(CandidateSource):
         asked = queries.anchors, queries.others, block
         return self.scorers[crop].scores(*asked, allows_nan=self.allows_nan)
 
-    def _excluded_within(self, block: Block) -> tuple[Tensor, Tensor]:
+    def _excluded_within(self, queries: Queries, block: Block) -> tuple[Tensor, Tensor]:
         """Return rows and columns of a block that are known answers other than targets."""
-        assert self._excluded is not None
-        rows, places = self._excluded
-        ends = [block.first, block.first + len(block.ids)]
-        limits = torch.tensor(ends, dtype=torch.int64, device=places.device)
-        first, last = torch.searchsorted(places, limits).tolist()
-        return rows[first:last], places[first:last] - block.first
-
-    def _all_excluded(self, queries: Queries) -> tuple[Tensor, Tensor]:
-        """Return queries and places of known answers among candidates, by ascending place."""
         known = queries.known
         assert known is not None
         rows = torch.repeat_interleave(known.indptr.diff())
-        places, inside = _places(known.indices, self.ids_of(queries), self.num_rows)
+        columns, inside = _places(known.indices, block.ids, self.num_rows)
         if queries.targets is not None:
             inside &= known.indices != queries.targets[rows]
-        rows, places = rows[inside], places[inside]
-        order = places.argsort()
-        return rows[order], places[order]
+        return rows[inside], columns[inside]
 
     def _target_scores(
         self, queries: Queries, targets: Tensor, crop: int, room: int

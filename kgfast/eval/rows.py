@@ -30,9 +30,9 @@ def entity_table(model: Any) -> Rows | None:
     _check_rows(model)
     if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
         raise ValueError(
-            f"entities are {held!r}: several processes rank their shards within "
-            "kgfast.distributed.processes(), and kgfast.tables.open([shard.held, ...]) makes one "
-            "table of the shards of one process"
+            f"entities are {held!r}: rank() and topk() read the shards of several processes within "
+            "kgfast.distributed.processes(); kgfast.tables.open([shard.held, ...]) makes one table "
+            "of the shards of one process"
         )
     return as_rows(held)
 

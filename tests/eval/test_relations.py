@@ -186,7 +186,7 @@ def test_bad_input_is_named():
         topk(line(), heads=0, k=1)
     with pytest.raises(ValueError, match="heads and tails must have one length; got 2 and 3"):
         topk(line(), heads=[0, 1], tails=[0, 1, 2], k=1)
-    with pytest.raises(ValueError, match="'head', 'relation' and 'tail'; got 'relations'"):
+    with pytest.raises(ValueError, match=r"sides must be distinct .* got \('relations',\)"):
         rank(line(), [(0, 0, 1)], sides=("relations",))
     with pytest.raises(ValueError, match="side must be 'head' or 'tail'; got 'relation'"):
         MODELS["rotate"](N, R, 4, 0).candidates("relation")
