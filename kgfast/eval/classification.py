@@ -158,12 +158,13 @@ def classify(
             try:
                 ids, labels = with_names(triples, vocabulary)
                 check_names(labels, model)
-                sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
-                parts.append(as_triples_tensor(ids, **sizes))
+                sizes = int(model.num_entities), int(model.num_relations)
+                hrt = as_triples_tensor(ids, num_entities=sizes[0], num_relations=sizes[1])
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None
+            parts.append(hrt)
             names = labels[1] or names
-            if argument == "valid" and not len(parts[-1]):
+            if argument == "valid" and not len(hrt):
                 raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
         heads, relations, tails = torch.cat(parts).T
         is_true = torch.arange(len(heads), dtype=torch.int64, device="cpu") < len(parts[0])
@@ -180,8 +181,10 @@ def classify(
     shared = _best_threshold(scores, is_true)
     chosen = thresholds.nan_to_num(nan=shared)
     predicted = {name: scores.double() >= chosen[ids] for name, (ids, scores, _) in scored.items()}
-    metrics = [_metrics(scored[name][2], predicted[name]) for name in ("valid", "test")]
-    return Classification(thresholds, shared, *metrics, *scored["test"], predicted["test"], names)
+    on_valid, on_test = (_metrics(scored[it][2], predicted[it]) for it in ("valid", "test"))
+    return Classification(
+        thresholds, shared, on_valid, on_test, *scored["test"], predicted["test"], names
+    )
 
 
 def _best_threshold(scores: Tensor, is_true: Tensor) -> float:
