@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from kgfast.datasets import Dataset
 from kgfast.locks import locked
 from kgfast.text import escaped, shown
-from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset
+from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset, read_rows
 from kgfast.training.config import MAY_CHANGE
 from kgfast.whole_files import write_whole
 
@@ -271,6 +271,9 @@ class _Searching(Callback):
         )
         try:
             with trainer.opened(resume=True) as run:  # without a test
+                for row in read_rows(self._run(trial.number).path):
+                    if "split" in row and row["step"] <= run.state.step:
+                        self.on_evaluation(row)  # a kill may have left it out
                 run.train([self])
         except optuna.TrialPruned:
             return TrialState.PRUNED, _STOPPED, None
