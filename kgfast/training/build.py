@@ -53,11 +53,11 @@ def follow(config: Config, *, trust: bool) -> None:
         ("model", config.model.name, Model),
         ("loss", config.loss.name, NegativesLoss),
     ]
-    own = [section for section in sections if is_own(section[1])]
-    for key, name, _ in own:
+    imports = [section for section in sections if is_own(section[1])]
+    for key, name, _ in imports:
         if not trust:
             raise ValueError(_refused(key, name))
-    for key, name, base in own:
+    for key, name, base in imports:
         _FOLLOWED[name] = _imported(key, name, base)
     try:
         loss_of(config.loss.name)(**config.loss.hyperparameters())

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from kgfast.eval import metrics
+from kgfast.eval.metrics import METRICS
 from kgfast.text import bad_line
 from kgfast.whole_files import write_whole
 
 _FILE = "metrics.jsonl"
-_NUMBERS = ("step", "epoch", "time", "dim", "loss", "lr", *(it.name for it in metrics.METRICS))
+_NUMBERS = ("step", "epoch", "time", "dim", "loss", "lr", *(metric.name for metric in METRICS))
 
 Row = dict[str, Any]
 

@@ -101,7 +101,7 @@ class RunFolder:
         """
         if not self.graph.is_file():
             raise ValueError(f"{self.graph} is missing: the rows of the tables have no names")
-        tensors, own = load(self.graph)
+        tensors, header = load(self.graph)
         with reading(self.graph, "not the graph of a run"):
             names: Any = {
                 what: Vocabulary(json.loads(tensors[what].numpy().tobytes()))
@@ -109,9 +109,9 @@ class RunFolder:
             }
             train, valid, test = (Triples(tensors[split], **names) for split in SPLITS)
             graph = Dataset("", train, valid, test, **names)
-            if own["graph"] != names_digest(graph):
+            if header["graph"] != names_digest(graph):
                 raise ValueError("the digest is not that of the names")
-        if meta is not None and meta.get("graph") != own["graph"]:
+        if meta is not None and meta.get("graph") != header["graph"]:
             raise ValueError(
                 f"{self.path}: the rows of the checkpoint belong to other names than those of "
                 f"{self.graph.name}: one of the two comes from another run"
@@ -133,8 +133,8 @@ class RunFolder:
 
 def check_same_graph(run: Dataset, data: Dataset) -> None:
     """Raise a ValueError unless data are the graph of a run, in any order of names and lines."""
-    own, other = fingerprint(run), fingerprint(data)
-    different = [part for part in own if own[part] != other[part]]
+    stored, read = fingerprint(run), fingerprint(data)
+    different = [name for name in stored if stored[name] != read[name]]
     if different:
         raise ValueError(
             f"dataset {data.name} is not the graph of this run: {', '.join(different)} differ"

@@ -74,7 +74,7 @@ _GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
         for hyperparameters in [{name: LOSSES[name].hyperparameters() for name in LOSSES}]
         for key in ("alpha", "margin", "label_smoothing", "smoothing_style", "precision")
     ),
-    ("loss.precision", "model.name", [*(it for it in MODELS if it not in _DISTANCES), _OWN]),
+    ("loss.precision", "model.name", [*(name for name in MODELS if name not in _DISTANCES), _OWN]),
     ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("loss.options", "loss.name", (_OWN,)),
@@ -179,7 +179,7 @@ class Config(Section):
         A resumed run may change places, frequencies and lengths, but not the model, the data and
         the method of training.
         """
-        mine, theirs = (it.model_copy(update={"search": None}).flat() for it in (self, other))
+        mine, theirs = (each.model_copy(update={"search": None}).flat() for each in (self, other))
         return {
             key: (mine.get(key), theirs.get(key))
             for key in mine | theirs
@@ -205,7 +205,7 @@ def _mismatches(config: Config) -> Iterator[str]:
     for key, other, allowed in _GOES_WITH:
         value = values.get(other, "set")
         value = _OWN if is_own(str(value)) else value
-        is_set = any(f"{it}.".startswith(f"{key}.") for it in changed)
+        is_set = any(f"{name}.".startswith(f"{key}.") for name in changed)
         if is_set and value not in allowed:
             names = ", ".join(str(name or "null") for name in allowed)
             yield f"{key}: goes with {other} {names}; {other} is {value}"
@@ -261,7 +261,7 @@ def _described(error: ValidationError, keys: Sequence[str]) -> Iterator[str]:
         if not key:  # contradictions
             yield from (line[:400] for line in str(mistake["ctx"]["error"]).split("\n"))
         elif kind == "extra_forbidden":
-            near = [it for it in keys if it.rpartition(".")[2] == key.rpartition(".")[2]]
+            near = [name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]]
             near = near or nearest_names(key, keys, 1)
             hint = f"did you mean {near[0]}?" if near else "docs/reference/config.md lists all keys"
             yield f"unknown key {key}; {hint}"
