@@ -13,15 +13,10 @@ _MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
 class BestLanes:
-    """Best pairs by score, then lowest lane; a *position* is a query by its first limit.
+    """Best k pairs by score, then lowest lane; a *position* is a query by its first limit.
 
-    Parameters
-    ----------
-    order : Tensor
-        int64 ``[b]``: the query of each position.
-    k : int
-    excluded : Tensor, optional
-        int64, rising: ``query << 32 | lane`` of pairs that are never among the best.
+    ``order``, int64 ``[b]``, has the query of each position. ``excluded``, int64, rising, are
+    ``query << 32 | lane`` of pairs that are never among the best.
     """
 
     def __init__(self, order: Tensor, k: int, excluded: Tensor | None) -> None:

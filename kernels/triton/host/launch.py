@@ -58,13 +58,7 @@ def architecture(device: torch.device) -> int:
 
 @contextmanager
 def serving(device: torch.device) -> Iterator[int]:
-    """Launch on ``device``, not on the current device, within; yield the architecture.
-
-    Raises
-    ------
-    ValueError
-        If the kernels do not serve this device.
-    """
+    """Launch on ``device``, not on the current device, within; yield :func:`architecture`."""
     arch = architecture(device)
     if device.type == "cuda":
         with torch.cuda.device(device):

@@ -35,11 +35,7 @@ GRAD_TILE = GradTile(64, 64)
 class Products:
     """Way of multiplying some queries and a table, which are read in place.
 
-    Attributes
-    ----------
-    product : Product
-    tile, num_warps, options
-        Those of a launch that scores.
+    ``tile``, ``num_warps`` and ``options`` are those of a launch that scores.
     """
 
     def __init__(self, queries: Tensor, table: Tensor, precision: str, arch: int) -> None:

@@ -32,13 +32,7 @@ class SlopeFactors(NamedTuple):
 class RowSums:
     """Gradient of a chunk's rows: written by the first pull, added to by later pulls.
 
-    Parameters
-    ----------
-    grad : Tensor
-        ``[R, G]``.
-    is_single : bool
-        True if a single pull writes the gradient, so that rows in half precision need no float32
-        sums.
+    Rows in half precision have float32 sums, unless a single pull writes the gradient.
     """
 
     def __init__(self, grad: Tensor, *, is_single: bool) -> None:
@@ -73,16 +67,9 @@ class RowSums:
 
 
 class QuerySums:
-    """Partial gradients of queries, which programs leave, until these are added.
+    """Partial gradients of a range of features of queries, which programs leave, until added.
 
-    Parameters
-    ----------
-    operands : Operands
-        Operands of one of :func:`blocks_of`, and of the chunk of candidates with most rows.
-    low, high : int
-        The range of features.
-    arch : int
-        See :func:`launch.serving`.
+    Operands are of one of :func:`blocks_of`, and of the chunk of candidates with most rows.
     """
 
     def __init__(self, operands: Operands, low: int, high: int, arch: int) -> None:
