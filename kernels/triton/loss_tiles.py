@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..labels import LossNeed
 from ..operands import Operands
-from .device.arguments import SplitTile, SweepTile, TileShape
 from .device.finish import STRIPE_COLUMNS, Splits
 from .device.losses import (
     RowLabels,
@@ -49,37 +48,12 @@ class Owed(NamedTuple):
     striped: Striped | None = None
 
 
-class LossTiles:
-    """Candidates, chunk by chunk, and the use of their slopes."""
-
-    tile: TileShape | SweepTile | SplitTile
-    width: int  # candidates of a chunk
-    of_queries: Tensor | None  # gradients, if needed
-    of_table: Tensor | None
-
-    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
-        """Compute row sums and slopes of all queries with a chunk."""
-        raise NotImplementedError
-
-    def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """Carry slopes ``[B, n]`` of the chunk scored last to the gradients."""
-        raise NotImplementedError
-
-    def owed(self) -> Owed | None:
-        """Return the parts that must still be added after all chunks, or None."""
-        raise NotImplementedError
-
-    def settle(self) -> None:
-        """Add these parts now."""
-        raise NotImplementedError
-
-
-def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
+def tiles_of(operands: Operands, arch: int, need: LossNeed) -> "Distances | ProductTiles":
     """Choose the way of a loss over the candidates, by the score."""
     return (Distances if operands.score.monotone else ProductTiles)(operands, arch, need)
 
 
-class Distances(LossTiles):
+class Distances:
     """Distances, packed and swept.
 
     A chunk is packed into its part of the table's gradient, if that is float32: the part has the
@@ -98,7 +72,7 @@ class Distances(LossTiles):
         self.tile = swept.shape
         queries, table = operands.queries, operands.table
         self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
-        self.of_table = None
+        self.of_table: Tensor | None = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
             self._room = table.new_empty(len(table) + swept.candidates, table.shape[1])
@@ -121,7 +95,7 @@ class Distances(LossTiles):
         most = of_roots if operands.score.root else LOSS_REGISTERS
         self._options = {"maxnreg": most} if arch else {}
         self._sums: QuerySums | None = None
-        self.of_queries = None
+        self.of_queries: Tensor | None = None
         if need.queries:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
             self.of_queries = make(queries.shape, dtype=torch.float32)
@@ -188,7 +162,7 @@ class Distances(LossTiles):
             self._sums.finish(self.of_queries, adds=False)
 
 
-class ProductTiles(LossTiles):
+class ProductTiles:
     """Products, on tensor cores if there are any.
 
     Operands of precision ``bf16`` are rounded first: the queries once, the table chunk by chunk.
@@ -219,7 +193,7 @@ class ProductTiles(LossTiles):
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
         self._sums: QueryProducts | None = None
-        self.of_queries = None
+        self.of_queries: Tensor | None = None
         if need.queries:
             self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
             most, depth = min(self.width, len(table)), self._products.product.depth
