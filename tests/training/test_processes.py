@@ -124,7 +124,7 @@ def test_a_process_that_is_gone_is_named(how, tmp_path):
 
 # A network's sums over all entities are rounded otherwise, and Adam makes ten times as much of that
 # in every twenty steps (docs/explanation/scale.md).
-STEPS = {"conve, kvsall": 40}
+STEPS = {"conve, kvsall": 30}
 
 
 @pytest.mark.slow
