@@ -1,9 +1,8 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
 Each loss is one file: equation and source, a class whose fields are the hyperparameters
-(``NSSALoss``), and the function that is made of the class (``nssa``). A loss is called with a model
-and a batch; losses of sampled negatives also take given scores (``of_scores``). :data:`LOSSES`
-lists the losses of a model, and :mod:`regularizers` has penalties.
+(``NSSALoss``), and the function that is made of the class (``nssa``). Losses of sampled negatives
+also take given scores (``of_scores``). :mod:`regularizers` has penalties.
 """
 
 from kgfast.losses import regularizers

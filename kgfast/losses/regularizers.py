@@ -1,8 +1,7 @@
 """Penalties of the embeddings of triples, for any loss: N3, L2 and DURA.
 
-Each penalty is a function of a model and of triples, a mean over triples. Penalties are on rows of
-the tables themselves. For filtered and croppable models (RSCF, MED) these are the tables of the
-inner model.
+A penalty is a mean over triples, of rows of the tables themselves: for filtered and croppable
+models (RSCF, MED) of the tables of the inner model.
 """
 
 from collections.abc import Callable, Sequence

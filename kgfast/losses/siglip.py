@@ -1,7 +1,6 @@
 """Sigmoid loss of image-text pairs, SigLIP (Zhai et al. 2023, section 3.2 and algorithm 1).
 
-The loss is binary cross entropy of all pairs with one positive per row, so :func:`kgfast.ops.bce`
-computes the loss without ``[B, B]`` logits.
+The loss is :func:`kgfast.ops.bce` of all pairs with one positive per row.
 """
 
 from typing import Any

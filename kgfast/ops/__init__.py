@@ -1,8 +1,7 @@
 """Operators: checks, dispatch by device, fake kernels, autograd.
 
-All computations of kgfast go through operators. An operator checks its arguments before any kernel
-runs, and picks a backend by the device of the tensors (or by :func:`use_backend`). Operators are
-registered with ``torch.library``, so that they work under ``torch.compile``.
+An operator checks its arguments before any kernel runs, and picks a backend by the device of the
+tensors (or by :func:`use_backend`). ``torch.library`` makes it work under ``torch.compile``.
 """
 
 from kgfast.ops.checks import TABLE_DTYPES, check_device, check_index, check_tensor

@@ -15,10 +15,7 @@ from kgfast.ops.registry import operator
 
 
 def serves_composition(*tables: object) -> bool:
-    """Return whether a kernel composes float32 rows that a step of training changes.
-
-    Queries of a ranking have no gradients, and their bits must not depend on the device.
-    """
+    """Return whether a kernel composes float32 rows that a step of training changes."""
     if not torch.is_grad_enabled() or is_transformed():
         return False
     for table in tables:

@@ -61,10 +61,7 @@ def use_backend(name: str) -> Iterator[None]:
 
 @contextmanager
 def serving(backend: Backend) -> Iterator[None]:
-    """Let a backend that is no module of kgfast serve all calls inside a ``with`` block.
-
-    Backwards of calls inside run on the backend, until another backend of that name serves.
-    """
+    """Let a backend that is no module of kgfast serve all calls and their backwards inside."""
     _others[backend.name] = backend
     token = _forced_backend.set(backend.name)
     try:

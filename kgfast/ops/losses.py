@@ -173,10 +173,7 @@ def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -
 
 
 class _Eager(Function):
-    """Loss with a backward that uses up what its forward made: gradients, or scores.
-
-    A second backward through a retained graph makes them again.
-    """
+    """Loss with a backward that uses up what its forward made; a second one makes it again."""
 
     @staticmethod
     def forward(

@@ -143,7 +143,7 @@ def part_of(gradient: Tensor) -> Part:
 
 
 def numbers_of(gradient: Tensor) -> Tensor:
-    """Return the numbers of a dense or a coalesced gradient, without a copy."""
+    """Return the numbers of a gradient without a copy."""
     return gradient._values() if gradient.is_sparse else gradient
 
 
