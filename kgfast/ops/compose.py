@@ -103,10 +103,7 @@ def _filters_backward(
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of float64 radians as the reference defines them.
-
-    Without gradients and graphs, a kernel of the CPU computes both.
-    """
+    """Return cosine and sine of float64 radians as the reference defines them."""
     is_plain = type(phases) is Tensor and phases.device.type == "cpu"
     is_traced = torch.compiler.is_compiling() or is_transformed()
     if not is_plain or torch.is_grad_enabled() or is_traced:
