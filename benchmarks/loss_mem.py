@@ -48,15 +48,6 @@ RACES = {  # score, batch, rows of the table, dim, candidates of each query
     "1-vs-all, WN18RR, batch 500": ("dot", 500, 40_943, 200, None),
     "1-vs-all, FB15k-237, rank 512": ("dot", 500, 14_541, 512, None),
 }
-QUICK_RACES = {
-    "pairwise": ("rotate", 8, 16, 8, None),
-    "indexed": ("rotate", 8, 40, 8, 4),
-    "bce dot": ("dot", 8, 60, 8, None),
-    "bce rotate": ("rotate", 8, 60, 8, None),
-    "cross entropy dot": ("dot", 8, 60, 8, None),
-    "smoothed cross entropy dot": ("dot", 9, 70, 8, None),
-    "1-vs-all, batch 9": ("dot", 9, 70, 8, None),
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class Job:
 
 def measure(job: Job) -> dict[str, Any]:
     """Measure the peak beyond operands and gradients, and seconds."""
-    let_compile()
+    torch._dynamo.config.cache_size_limit = 64  # torch.compile compiles for many shapes
     work = job.work()
     run = job.run(work)
     if job.contender == "compile":
@@ -136,21 +127,17 @@ def memory_rows(options: Options) -> Iterator[Row]:
         yield row
 
 
-def let_compile() -> None:
-    """Let torch.compile compile for many shapes."""
-    torch._dynamo.config.cache_size_limit = 64
-
-
 def race_rows(section: str, options: Options) -> Iterator[Row]:
     """Yield the rows of a work, which has a process of its own."""
-    races = QUICK_RACES if options.quick else RACES
-    if section in races:
-        yield from in_child(race, section, races[section], options)
+    score, *sizes, per_query = RACES[section]
+    if options.quick:
+        sizes, per_query = [8, 60, 8], per_query and 4
+    yield from in_child(race, section, (score, *sizes, per_query), options)
 
 
 def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[str, Any]]:
     """Return the rows of all contenders of one work, which take turns in this process."""
-    let_compile()
+    torch._dynamo.config.cache_size_limit = 64  # torch.compile compiles for many shapes
     *shape, per_query = sizes
     smoothing = SMOOTHING * section.startswith("smoothed")
     work = replace(Work.random(*shape, options.device), smoothing=smoothing)
@@ -233,21 +220,20 @@ def notes(rows: Rows) -> Iterator[str]:
     yield "~ extrapolated: rotate in torch is a part of the entities, measured and multiplied."
 
 
-WORKS = RACES | QUICK_RACES
 BENCHMARK = Benchmark(
     "loss_mem",
     __doc__,
-    {**{name: partial(race_rows, name) for name in WORKS}, "memory": memory_rows},
+    {**{name: partial(race_rows, name) for name in RACES}, "memory": memory_rows},
     options={
         "rounds": Option("turns of a contender", 7, 2),
         "no_compile": Option("leave torch.compile out", False, True),
         "threads": THREADS,
     },
     tables={
-        **{name: (f"{name}, all contenders in turns", LOSSES) for name in WORKS},
+        **{name: (f"{name}, all contenders in turns", LOSSES) for name in RACES},
         "memory": ("Forward and backward over all entities", LOSSES),
     },
-    section_of=lambda row: row["section"] if row["section"] in WORKS else "memory",
+    section_of=lambda row: row["section"] if row["section"] in RACES else "memory",
     notes=notes,
     is_right=lambda row: row["contender"] != "kgfast" or bool(row["seconds"]),
     has_device=True,

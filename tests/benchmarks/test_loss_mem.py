@@ -2,16 +2,11 @@
 
 import pytest
 
-RACES = {
-    *("pairwise", "indexed", "bce dot", "bce rotate", "cross entropy dot"),
-    *("smoothed cross entropy dot", "1-vs-all, batch 9"),
-}
-
 
 @pytest.mark.slow
-def test_loss_mem_writes_what_it_measured(measured, tmp_path):
+def test_loss_mem_writes_what_it_measured(measured, load, tmp_path):
     rows = measured("loss_mem.py", "--rounds", 1)
-    assert {row["section"] for row in rows} == RACES | {"bce"}
+    assert {row["section"] for row in rows} == {*load("loss_mem").RACES, "bce"}
     for row in rows:
         assert row["seconds"] is not None
     dense = [row for row in rows if row["section"] == "bce"]
