@@ -172,9 +172,10 @@ def above(
     queries = QueryIds(heads, relations, tails, vocabulary)
     allowed = Allowed(known, candidate_ids, exclude)
     options: dict[str, Any] = {"index": index, "progress": progress}
-    call = Call(model, "predicting", dims=dims, max_memory=max_memory, **options)
-    search = AboveSearch(model, queries, allowed, (dims, batch_size), threshold, max_results)
-    return AnswersAbove(*_searched(call, search))
+    with several("above") as steps:
+        call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
+        search = AboveSearch(model, queries, allowed, (dims, batch_size), threshold, max_results)
+        return AnswersAbove(*_searched(call, search))
 
 
 def _searched(call: Call, search: Search) -> tuple[Any, ...]:

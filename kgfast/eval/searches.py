@@ -73,6 +73,16 @@ class Search(Job):
     def num_queries(self) -> int:
         return self.anchors.numel()
 
+    @property
+    def facts(self) -> dict[str, str]:
+        section = self.section
+        return super().facts | {
+            "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
+            "candidate_ids": digest_of(section.given),
+            "the crop": str(section.crops),
+            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
+        }
+
     @abstractmethod
     def collected(self) -> Sequence[Tensor]:
         """Return the results of all queries."""
@@ -197,14 +207,7 @@ class BestSearch(Search):
 
     @property
     def facts(self) -> dict[str, str]:
-        section = self.section
-        return super().facts | {
-            "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
-            "candidate_ids": digest_of(section.given),
-            "the crop": str(section.crops),
-            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
-            "k and pad": f"{self.k}, {bool(self.pad)}",
-        }
+        return super().facts | {"k and pad": f"{self.k}, {bool(self.pad)}"}
 
     def begin(self, source: CandidateSource) -> None:
         is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
@@ -282,6 +285,7 @@ class AboveSearch(Search):
 
     name = "above"
     start = AboveSoFar
+    _joined: Above | None = None  # answers of all processes
 
     def __init__(
         self,
@@ -302,6 +306,17 @@ class AboveSearch(Search):
         self.thresholds = thresholds_of(threshold, self.num_queries, CPU)
         self.most, self.count = max_results, 0
 
+    @property
+    def facts(self) -> dict[str, str]:
+        limits = {"threshold": digest(self.thresholds), "max_results": str(self.most)}
+        return super().facts | limits
+
+    def join(self, shares: Any) -> None:
+        count = torch.full((1,), self.count, dtype=torch.int64, device=CPU)
+        self.count = int(shares.sum_of_all(count))
+        if self.count <= self.most:
+            self._joined = shares.joined(self.collected())
+
     def collected(self) -> Above:
         """Return the answers to all queries; their pieces are released."""
         results = self.results
@@ -310,7 +325,10 @@ class AboveSearch(Search):
                 f"max_results must be at least the number of results, {self.count:,}; got "
                 f"{self.most:,} (a higher threshold finds fewer)"
             )
-        if len(results) == 1 and len(results[0].pieces) == 1:
+        if self._joined is not None:
+            return self._joined
+        is_one = len(results) == 1 and len(results[0].queries.rows) == self.num_queries
+        if is_one and len(results[0].pieces) == 1:
             whole: Above = results[0].pieces.pop()
             return whole
         home, pieces = results[0].source.home, []

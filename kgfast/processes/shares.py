@@ -12,8 +12,9 @@ from torch import Tensor
 from kgfast.eval.driver import TOGETHER
 from kgfast.eval.job import SoFar
 from kgfast.eval.preparation import tensors_of
-from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.queries import CPU, Queries, places
 from kgfast.eval.rows import RowReader
+from kgfast.kernels.operands import Above
 from kgfast.processes.steps import Processes, check_timeout, join, was_told
 from kgfast.storage import digest
 
@@ -22,7 +23,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def processes(*, timeout: float = 1800.0) -> Iterator[None]:
-    """Make ``kgfast.rank`` and ``topk`` collective calls inside a ``with`` block.
+    """Make ``kgfast.rank``, ``topk`` and ``above`` collective calls inside a ``with`` block.
 
     Every process of ``torch.distributed`` makes the same calls with a model of its own rows: a
     :class:`kgfast.tables.Shard` in memory or in a file. If all have all rows, they share the
@@ -71,7 +72,7 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
 
 
 class _CollectiveCall(Processes):
-    """Processes of one call of :func:`kgfast.rank` or :func:`kgfast.topk`."""
+    """Processes of one call of :func:`kgfast.rank`, :func:`topk` or :func:`above`."""
 
     def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
         """Agree with all processes on the call; check that they hold each row once, or all rows."""
@@ -139,6 +140,27 @@ class Shares:
             self.together(lambda: None)
             self.steps.sum(values.view(torch.int64), self.group)
         return values
+
+    def joined(self, answers: Above) -> Above:
+        """Join the answers of all processes to all queries, by ascending ids."""
+        ids = answers.ids.to(CPU)
+        start = torch.full((1,), self.reader.start, dtype=torch.int64, device=CPU)
+        starts = torch.cat(self.steps.gather(start, self.group))
+        place = starts.argsort(stable=True).tolist().index(self.steps.rank)
+        counts = ids.new_zeros((self.steps.size, len(answers.indptr) - 1))
+        counts[place] = answers.indptr.diff()
+        self.steps.sum(counts, self.group)
+        indptr = torch.nn.functional.pad(counts.sum(0).cumsum(0), (1, 0))
+        moved = indptr[:-1] + counts[:place].sum(0) - answers.indptr[:-1].to(CPU)
+        at = torch.repeat_interleave(moved, counts[place]) + places(len(ids))
+        columns = []
+        for values in (ids, answers.scores.to(CPU, torch.float64)):
+            column = values.new_zeros(int(indptr[-1]))
+            column[at] = values
+            columns.append(column)
+            self.steps.sum(column.view(torch.int64), self.group)
+        joined = Above(indptr, columns[0], columns[1].to(answers.scores.dtype))
+        return Above(*(values.to(answers.ids.device) for values in joined))
 
 
 def _vectors(queries: Queries, source: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""rank() and topk() of several processes against those of one."""
+"""rank(), topk() and above() of several processes against those of one."""
 
 from functools import partial
 
@@ -14,6 +14,7 @@ from support.gloo import run_together, values
 from support.ranked_together import (
     CANDIDATES,
     EARLY,
+    THRESHOLDS,
     among_candidates,
     bytes_sent,
     early_failures,
@@ -48,6 +49,8 @@ def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
     best = kgfast.topk(model, heads=heads, relations=relations, k=7, known=graph.known)
     options = {"known": graph.known, "pad": True}
     every = kgfast.topk(model, tails=tails[:3], relations=1, k=97, **options)
+    above = kgfast.above(model, THRESHOLDS, heads=heads, relations=relations, known=graph.known)
+    assert len(above.ids) > 20
     for found in values(run_together(len(spans), partial(results_of, name, spans))):
         assert_same(found[0], ranks)
         assert_same(found[1], among)
@@ -55,6 +58,9 @@ def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
             assert torch.equal(own.ids, expected.ids)
             assert torch.equal(own.scores, expected.scores)
             assert own.scores.dtype == expected.scores.dtype
+        for name in ("indptr", "ids", "scores"):
+            assert torch.equal(getattr(found[4], name), getattr(above, name))
+        assert "the number of results, 3,880; got 50" in found[5]
 
 
 def test_uneven_shards_one_of_them_empty():

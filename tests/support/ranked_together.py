@@ -16,6 +16,7 @@ from kgfast.training import Config, Trainer
 from support.shared_out import DIM, RELATIONS, FileTable, N, example, model_of, tables_of
 
 CANDIDATES = [3, 5, 50, 96, 20]
+THRESHOLDS = torch.linspace(-12, 3, 40)
 
 
 def joint(call: Callable[..., Any], *args: Any, timeout: float = 30, **options: Any) -> Any:
@@ -35,7 +36,18 @@ def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
         joint(kgfast.rank, model, graph.hrt[:9], candidate_ids=CANDIDATES, **options),
         joint(kgfast.topk, model, k=7, **few),
         joint(kgfast.topk, model, **every),
+        joint(kgfast.above, model, THRESHOLDS, **few),
+        too_many(model, heads, relations),
     ]
+
+
+def too_many(model: Any, heads: Tensor, relations: Tensor) -> str:
+    """Return the error of a call that finds more than it may return."""
+    try:
+        joint(kgfast.above, model, -1e9, heads=heads, relations=relations, max_results=50)
+    except ValueError as error:
+        return str(error)
+    return "none"
 
 
 def tables_with_nan() -> tuple[Tensor, Tensor]:
