@@ -31,8 +31,13 @@ _TURNED, _MOVED = 1.42, 2.0
 _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # bounds of the number that becomes the largest byte
 
 
-def pack(candidates: Prepared, *, croppable: bool = False) -> Panels | str:
-    """Return panels of all rows (and of crops if ``croppable``), or the reason for none."""
+def pack(
+    candidates: Prepared, *, croppable: bool = False, saved: dict[str, Tensor] | None = None
+) -> Panels | str:
+    """Return panels of all rows (and of crops if ``croppable``), or the reason for none.
+
+    ``saved`` are the tensors of earlier panels. A ValueError says that they have other shapes.
+    """
     table, score = candidates.table, candidates.score
     if candidates.factor is not None:
         return f"{score.name} moves queries by a factor of the candidate"
@@ -49,11 +54,14 @@ def pack(candidates: Prepared, *, croppable: bool = False) -> Panels | str:
         return f"the table is {table.dtype}, and panels would be larger"
     has_bytes = table.dtype == torch.float32 and not croppable and _serves("bytes", score, features)
     has_bytes = has_bytes and number_format == "float32"
+    kinds = _kinds(number_format, score, rows, features, has_bytes=has_bytes)
+    if saved:
+        if kinds != {name: (tuple(values.shape), values.dtype) for name, values in saved.items()}:
+            raise ValueError("the panels have other shapes than here: make the index again")
+        return Panels(number_format, score.name, isa(), rows, features, saved)
     tensors = {
         name: torch.empty(shape, dtype=dtype, device="cpu")
-        for name, (shape, dtype) in _kinds(
-            number_format, score, rows, features, has_bytes=has_bytes
-        ).items()
+        for name, (shape, dtype) in kinds.items()
     }
     width = score.query_width(table.shape[1], has_factor=False)
     operands = Operands(table.new_empty((0, width)), Prepared(table, score))

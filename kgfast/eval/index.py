@@ -1,6 +1,9 @@
 """Index: the tables of a model, packed once for all calls that rank against them."""
 
-from typing import Any, NamedTuple
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +19,11 @@ from kgfast.models.base import SIDES, Candidates, candidates_at
 from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.ops.checks import check_candidates
 from kgfast.ops.dispatch import backend_for, get_backend
+from kgfast.storage import digest
+from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
+_KEY, _FORMAT = "kgfast_index", 1
 _WATCHED = 256  # rows with a number that every call compares, spread evenly
 
 
@@ -112,6 +119,10 @@ class Index:
     """
 
     def __init__(self, model: RankableModel | BlockScorer, *, croppable: bool = False) -> None:
+        self._open(model, croppable=croppable)
+        self.refresh()
+
+    def _open(self, model: RankableModel | BlockScorer, *, croppable: bool) -> None:
         check_rankable(model)
         if entity_table(model) is not None:
             raise ValueError(
@@ -121,7 +132,6 @@ class Index:
         self.score: str | None = None
         if not (isinstance(model, BlockScorer) or is_in_blocks(model)):
             self.score = get_score(model.score).name
-        self.refresh()
 
     @property
     def is_current(self) -> bool:
@@ -144,8 +154,11 @@ class Index:
     def refresh(self) -> None:
         """Pack the model's tables as they are now; calls meanwhile read the tables themselves."""
         self._held: tuple[_Packed, ...] = ()
+        self._hold({})
+
+    def _hold(self, saved: dict[str, Tensor]) -> None:
         tables, reasons = _tables_of(self._model)
-        packing = kernel_of(get_backend(backend_for(torch.device("cpu"))), "packing")
+        packing = _packing()
         if packing is None and tables:
             reasons.append("the reference backend reads tables in place")
         held = []
@@ -153,7 +166,9 @@ class Index:
             before = _Packed.of(table)  # a write while it is packed is a change
             if packing is not None:
                 prepared = Prepared(before.table, get_score(str(self.score)))
-                panels = packing.pack(prepared, croppable=self.croppable)
+                prefix = f"{len(held)}."
+                its = {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}
+                panels = packing.pack(prepared, croppable=self.croppable, saved=its)
                 if isinstance(panels, str):
                     reasons.append(panels)
                 else:
@@ -193,6 +208,69 @@ class Index:
             "place of an earlier one"
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Pack the tables again, and write the panels to a safetensors file, whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        self.refresh()
+        tensors = {
+            f"{place}.{name}": tensor
+            for place, held in enumerate(self._held)
+            if held.prepared is not None and held.prepared.panels is not None
+            for name, tensor in sorted(held.prepared.panels.tensors.items())
+        }
+        text = json.dumps(self._facts(tensors))
+        write_whole(path, lambda fresh: save_file(tensors, fresh, {_KEY: text}))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: RankableModel | BlockScorer) -> Self:
+        """Read what :meth:`save` wrote, for the model whose tables hold the same numbers.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file.
+        ValueError
+            If it is no whole index of this format, or of another score, table or machine.
+        """
+        from safetensors import safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file of an index")
+        index = cls.__new__(cls)
+        index._open(model, croppable=False)
+        with reading(path, "damaged, or no file of an index"), safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {})[_KEY])
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+            index.croppable = facts.get("croppable")
+            for name, here in index._facts(tensors).items():
+                if facts[name] != here:
+                    raise ValueError(
+                        f"{path}: an index of another {name}, {shown(facts[name])}, than "
+                        f"{shown(here)} here: make the index again"
+                    )
+            index._hold(tensors)
+        return index
+
+    def _facts(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """Return what a file and its reader must agree on."""
+        packing = _packing()
+        return {
+            "format": _FORMAT,
+            "score": self.score,
+            "instruction set": packing and packing.isa(),
+            "table": [digest(table) for table in _tables_of(self._model)[0]],
+            "checksum of panels": digest(self.croppable, *tensors, *tensors.values()),
+            "croppable": self.croppable,
+        }
+
     def __repr__(self) -> str:
         parts = [type(self._model).__name__, str(self.score)]
         for panels in self._panels:
@@ -226,6 +304,11 @@ def _tables_of(model: Any) -> tuple[list[Tensor], list[str]]:
     if any(candidates.factor is not None for candidates in sides):
         return tables, ["its queries are moved by a factor of the candidate"]
     return tables, []
+
+
+def _packing() -> Any:
+    """Return the packing of the backend on the CPU; None where it has none."""
+    return kernel_of(get_backend(backend_for(torch.device("cpu"))), "packing")
 
 
 def _shape(table: Tensor) -> str:

@@ -1,14 +1,18 @@
 """Index: what it serves is what the tables give, and it serves nothing else."""
 
+import json
 import threading
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import kgfast
 from kgfast import Index, KnownTriples, TransE, rank, topk
 from kgfast.kernels import cpu
 from kgfast.kernels.backend import AdamStep
+from kgfast.storage import digest
 from support.ranked_models import MODELS, random_triples
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -41,11 +45,15 @@ def assert_serves(model, index: Index) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_gives_what_the_tables_give(name):
+def test_it_gives_what_the_tables_give(name, tmp_path):
     model = model_of(name)
     index = Index(model)
     assert len(index._panels) == (2 if name == "cp" else 1)
     assert_serves(model, index)
+    index.save(tmp_path / "index")
+    loaded = Index.load(tmp_path / "index", model)
+    assert (loaded.nbytes, repr(loaded)) == (index.nbytes, repr(index))
+    assert_serves(model, loaded)
 
 
 def written(model):
@@ -202,6 +210,53 @@ class TestNothingHeld:
             index = Index(model)
             assert "the reference backend reads tables in place" in repr(index)
             assert_serves(model, index)
+
+
+class TestFiles:
+    def test_of_another_table_or_score(self, tmp_path):
+        model, path = model_of(), tmp_path / "index"
+        with pytest.raises(FileNotFoundError, match="no such file of an index"):
+            Index.load(path, model)
+        Index(model).save(path)
+        model.entity.data[149, 15] += 1e-3  # past the version counter
+        for other in (model, MODELS["rotate"](151, RELATIONS, 8, 0), model_of("transe")):
+            with pytest.raises(ValueError, match=r"an index of another (table|score), .*, than"):
+                Index.load(path, other)
+
+    def test_damaged_ones(self, tmp_path):
+        model, path = model_of(), tmp_path / "index"
+        Index(model).save(path)
+        whole = path.read_bytes()
+        save_file({"x": torch.ones(1)}, path)
+        bit = whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:]
+        for damaged in (path.read_bytes(), whole[:-9], whole[:50], b"", b"x" * 100, bit):
+            path.write_bytes(damaged)
+            with pytest.raises(
+                ValueError,
+                match=r"index: (damaged, or no file of an index|an index of another checksum)",
+            ):
+                Index.load(path, model)
+
+    @pytest.mark.parametrize(
+        ("changed", "lanes", "message"),
+        [
+            ({"format": 2}, 1, "an index of another format, 2, than 1 here: make the index again"),
+            ({"instruction set": "sve"}, 1, "an index of another instruction set, 'sve', than "),
+            ({}, 2, "the panels have other shapes than here: make the index again"),
+        ],
+    )
+    def test_of_other_versions_and_machines(self, tmp_path, changed, lanes, message):
+        model, path = model_of(), tmp_path / "index"
+        Index(model).save(path)
+        with safe_open(path, "pt") as file:
+            facts = json.loads(file.metadata()["kgfast_index"]) | changed
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+        panels = tensors["0.panels"]
+        tensors["0.panels"] = panels.view(*panels.shape[:-1], lanes, -1).squeeze(-2)
+        facts["checksum of panels"] = digest(False, *tensors, *tensors.values())
+        save_file(tensors, path, {"kgfast_index": json.dumps(facts)})
+        with pytest.raises(ValueError, match=message):
+            Index.load(path, model)
 
 
 def test_threads_share_one_while_it_is_packed_again():
