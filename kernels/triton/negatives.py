@@ -23,7 +23,7 @@ from .indexed import fill_listed, indexed_gradients
 from .pairwise import all_gradients, fill_scores
 
 ROW_NUMBERS, ROW_COLUMNS = 1024, 256  # numbers of a program of rows, and most columns at a time
-ROW_REGISTERS = 128  # uncapped, ptxas spills scalars
+ROW_REGISTERS = 160  # with fewer, lists spill; uncapped, ptxas spills scalars
 SLOPE_TILE = TileShape(8, 128)
 
 

@@ -155,6 +155,7 @@ class KnownTriples:
         relations: Tensor,
         side: Side,
         *,
+        num_answers: int | None = None,
         within: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the known answers of each query, as CSR.
@@ -167,8 +168,11 @@ class KnownTriples:
             `"tail"`: anchors are heads, the answers the known tails of (h, r). `"head"`: anchors
             are tails, the answers the known heads of (r, t). `"relation"`: anchors are heads,
             `relations` holds tails, the answers the known relations of (h, t).
+        num_answers
+            The sum of `counts` of these queries, if known, so that the host need not wait for an
+            index on a GPU.
         within
-            ``(start, stop)``: only answers ``start .. stop - 1``.
+            ``(start, stop)``: only answers ``start .. stop - 1``; `num_answers` must then be None.
 
         Returns
         -------
@@ -198,7 +202,7 @@ class KnownTriples:
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
         torch.cumsum(counts, 0, out=indptr[1:])
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
-        shift = torch.repeat_interleave(starts - indptr[:-1], counts)
+        shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
         places = shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
         ids = index.indices[places]
         if index.files is not None:
