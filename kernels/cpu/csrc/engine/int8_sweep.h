@@ -288,20 +288,11 @@ void sweep_int8_panel(const Int8Job& job, const Int8Panel& place, Worker& worker
 }
 
 // Multiplies two rows in float32: a tree adds the sums of 64 chains.
-void near_product(const SweepJob& job, Pair pair, float* scratch, float* out) {
-  const int64_t features = job.num_features;
-  const float* const q = row_floats(job.query, pair.query, features, scratch);
-  const float* const c = row_floats(job.rows.view, pair.candidate, features, scratch + features);
+inline void near_product(const float* q, const float* c, int64_t features, float* out) {
   V sums[kBlockVectors], of_q[2] = {Simd::zero(), Simd::zero()}, of_c[2] = {of_q[0], of_q[0]};
 #pragma GCC unroll 16
   for (V& sum : sums) sum = Simd::zero();
-  for (int64_t k = 0; k < features; k += kInt8Block) {
-    alignas(64) float last[2][kInt8Block] = {};
-    const float *x = q + k, *y = c + k;
-    if (features - k < kInt8Block) {
-      x = std::copy(x, q + features, last[0]) - (features - k);
-      y = std::copy(y, c + features, last[1]) - (features - k);
-    }
+  const auto add = [&](const float* x, const float* y) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int i = 0; i < kBlockVectors; ++i) {
       const V a = Simd::load(x + i * Simd::W), b = Simd::load(y + i * Simd::W);
@@ -309,6 +300,14 @@ void near_product(const SweepJob& job, Pair pair, float* scratch, float* out) {
       of_q[i % 2] = Simd::fma(a, a, of_q[i % 2]);
       of_c[i % 2] = Simd::fma(b, b, of_c[i % 2]);
     }
+  };
+  int64_t k = 0;
+  for (; k + kInt8Block <= features; k += kInt8Block) add(q + k, c + k);
+  if (k < features) {
+    alignas(64) float last[2][kInt8Block] = {};
+    std::copy(q + k, q + features, last[0]);
+    std::copy(c + k, c + features, last[1]);
+    add(last[0], last[1]);
   }
   for (int half = kBlockVectors / 2; half; half /= 2)
     for (int i = 0; i < half; ++i) sums[i] = Simd::add(sums[i], sums[i + half]);
@@ -317,10 +316,24 @@ void near_product(const SweepJob& job, Pair pair, float* scratch, float* out) {
   out[2] = sum_of(Simd::add(of_c[0], of_c[1]));
 }
 
+// Multiplies the rows of pairs. Rows lie anywhere in the table, so they are fetched before.
+void near_products(const SweepJob& job, const Pair* pairs, int64_t count, float* scratch,
+                   float* out) {
+  const int64_t features = job.num_features;
+  const bool is_direct = job.rows.view.dtype == DType::f32 && job.rows.view.step == 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (is_direct && i + kAhead < count)
+      fetch(run_at<float>(job.rows.view, pairs[i + kAhead].candidate, 0, 0), features);
+    near_product(row_floats(job.query, pairs[i].query, features, scratch),
+                 row_floats(job.rows.view, pairs[i].candidate, features, scratch + features),
+                 features, out + 3 * i);
+  }
+}
+
 // Returns the tier; `features_per_cycle`: so many features of a pair save a cycle against float32.
 constexpr Int8Tier int8_tier(double features_per_cycle) {
   return {features_per_cycle, pack_word_queries, pack_word_panel, pack_int8_panel,
-          check_int8_panel,   sweep_int8_panel,  near_product};
+          check_int8_panel,   sweep_int8_panel,  near_products};
 }
 
 }  // namespace

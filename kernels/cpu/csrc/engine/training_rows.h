@@ -187,16 +187,8 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
   const FloatMode mode(FloatMode::kFlush);
   float* x = tile.scores + row * tile.columns;
   switch (pass) {
-    case LossPass::softplus_sums:
-      return sum_row(x, tile.columns, tile.a + row, tile.b + row, softplus, [](V v) { return v; });
     case LossPass::exp_sums:
       return sum_exponentials(x, tile.columns, tile.a + row, tile.b + row, tile.c + row);
-    case LossPass::sigmoid_slopes: {
-      const V scale = Simd::set1(tile.scale[row]), constant = Simd::set1(tile.constant);
-      return map_row(x, tile.columns, [&](V v) {
-        return Simd::mul(scale, Simd::sub(sigmoid(v), constant));
-      });
-    }
     case LossPass::softmax_slopes: {
       const V scale = Simd::set1(tile.scale[row]), shift = Simd::set1(tile.shift[row]);
       const V share = Simd::set1(tile.share[row]);

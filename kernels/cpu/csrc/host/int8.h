@@ -78,8 +78,8 @@ struct Int8Tier {
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
   void (*sweep_panel)(const Int8Job&, const Int8Panel&, Worker&);
-  // Writes the float32 product of a pair and both sums of squares. Scratch: two rows.
-  void (*near)(const SweepJob&, Pair, float* scratch, float* out);
+  // Writes the float32 products of pairs, each with both sums of squares. Scratch: two rows.
+  void (*near)(const SweepJob&, const Pair*, int64_t count, float* scratch, float* out);
 };
 
 }  // namespace kgfast

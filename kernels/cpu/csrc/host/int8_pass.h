@@ -66,25 +66,30 @@ class Int8Pass {
     }
   }
 
-  // Bounds the cost of a pair, but for a bias, by its product in float32. Each of 64 sums has at
+  static constexpr int64_t kPairsAtOnce = 64;
+
+  // Bounds the costs of pairs, but for a bias, by products in float32. Each of 64 sums has at
   // most features / 64 + 1 terms, and a tree of 6 levels adds the sums. The canonical score has
   // D + 8 roundings. Norms are upper bounds: flushed squares are below 2^-126.
-  void find_cost(Pair pair, char* memory, double* low, double* high) const {
+  void find_costs(const Pair* pairs, int64_t count, char* memory, double* lows,
+                  double* highs) const {
     const SweepJob& job = *job_.sweep;
     const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
     const double d = static_cast<double>(features_);
     const double roundings = static_cast<double>(features_ / 64 + 8 + (rounded ? 3 : 0));
     const double near = roundings * 0x1p-24 * (1.0 + 0x1p-10) + (d + 8.0) * 0x1p-52;
-    float products[3];
-    tier_->near(job, pair, reinterpret_cast<float*>(memory + int8_panel_bytes(features_)),
-                products);
+    float products[kPairsAtOnce][3];
+    tier_->near(job, pairs, count, reinterpret_cast<float*>(memory + int8_panel_bytes(features_)),
+                products[0]);
     const auto norm = [&](float squares) {
       return std::sqrt(double{squares}) * (1.0 + (d + 16.0) * 0x1p-22) + d * 0x1p-62;
     };
-    const double of_query = norm(products[1]), of_row = norm(products[2]);
-    const double off = near * of_query * of_row + d * 0x1p-124 * (1.0 + of_query + of_row);
-    *low = -products[0] - off;
-    *high = -products[0] + off;
+    for (int64_t i = 0; i < count; ++i) {
+      const double of_query = norm(products[i][1]), of_row = norm(products[i][2]);
+      const double off = near * of_query * of_row + d * 0x1p-124 * (1.0 + of_query + of_row);
+      lows[i] = -products[i][0] - off;
+      highs[i] = -products[i][0] + off;
+    }
   }
 
   // Bytes of a worker: the panel, and scratch for packing.

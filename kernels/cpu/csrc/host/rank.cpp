@@ -191,8 +191,7 @@ class Ranking : Sweeps {
       return pair.candidate == job_.targets[pair.query % num_queries_];
     });
     worker.band_size = 0;
-    if (is_int8())
-      end = std::remove_if(begin, end, [&](const Pair& pair) { return decide(pair, owned); });
+    if (is_int8()) end = decide(begin, end, owned);
     worker.pairs.canonical += end - begin;
     for (int64_t crop = 0; crop < job_.num_crops && begin < end; ++crop) {
       std::vector<Pair> pairs;
@@ -205,15 +204,26 @@ class Ranking : Sweeps {
     }
   }
 
-  // Counts a pair that words leave open, if its product in float32 decides.
-  bool decide(const Pair& pair, OwnedWorker& owned) const {
-    double low, high;
-    int8_->find_cost(pair, owned.int8.data, &low, &high);
-    const double bias = job_.bias_exact ? job_.bias_exact[pair.candidate] : 0.0;
-    const double target = target_scores_[pair.query];
-    const bool beats = bias - high > target;  // rounding keeps the order
-    owned.worker.greater[pair.query] += beats;
-    return beats || bias - low < target;
+  // Counts pairs that words leave open and whose products in float32 decide, and returns the end
+  // of the others. No branch depends on a product, which no machine foresees.
+  Pair* decide(Pair* begin, Pair* end, OwnedWorker& owned) const {
+    constexpr int64_t most = Int8Pass::kPairsAtOnce;
+    double lows[most], highs[most];
+    Pair* open = begin;
+    for (Pair* first = begin; first < end; first += most) {
+      const int64_t count = std::min(most, end - first);
+      int8_->find_costs(first, count, owned.int8.data, lows, highs);
+      for (int64_t i = 0; i < count; ++i) {
+        const Pair pair = first[i];
+        const double bias = job_.bias_exact ? job_.bias_exact[pair.candidate] : 0.0;
+        const double target = target_scores_[pair.query];
+        const bool beats = bias - highs[i] > target, loses = bias - lows[i] < target;
+        owned.worker.greater[pair.query] += beats;  // rounding keeps the order
+        *open = pair;
+        open += !(beats | loses);
+      }
+    }
+    return open;
   }
 
   void compare(double score, int64_t slot, Worker& worker) const {

@@ -20,14 +20,13 @@ struct LossTile {
 
 // Passes over a row of scores, with the numbers of kernels/cpu/passes.py.
 enum class LossPass : int {
-  softplus_sums = 0,   // a += sum softplus(x), b += sum x
-  sigmoid_slopes = 1,  // x = scale (sigmoid(x) - constant)
   exp_sums = 2,        // a = the highest x so far, b = sum exp(x - a) so far, c += sum x
   softmax_slopes = 3,  // x = scale exp(x - shift) - share
   // With w = exp(constant (x - a)): a = the highest x, b = sum w, c = sum w softplus(x).
   adversarial_sums = 4,
   adversarial_slopes = 5,  // x = scale exp(constant (x - shift)) sigmoid(x)
-  softplus_sums_sigmoid_slopes = 6,  // softplus_sums and sigmoid_slopes, by one exponential
+  // a += sum softplus(x), b += sum x, x = scale (sigmoid(x) - constant), by one exponential.
+  softplus_sums_sigmoid_slopes = 6,
   exp_sums_softmax_slopes = 7,       // exp_sums of a whole row, x = scale / b exp(x - a) - share
 };
 
