@@ -103,15 +103,15 @@ class NegativeLosses:
         unused = torch.zeros_like(positive), torch.zeros_like(positive)
         if loss.formula == "margin":
             over = (loss.parameter - positive[:, None] + negative).relu_()
-            return (_masked(over, loss.mask).sum(1), *unused)
+            return (masked(over, loss.mask).sum(1), *unused)
         if loss.formula == "logistic":
-            rows = -_masked(logsigmoid(-negative), loss.mask).sum(1)
+            rows = -masked(logsigmoid(-negative), loss.mask).sum(1)
             return (rows - logsigmoid(positive), *unused)
         kernel = getattr(self._backend, "adversarial", None)
         if kernel is not None and loss.mask is None:
             rows, peaks, masses = kernel.rows(negative, loss.parameter)
             return (rows - logsigmoid(positive)) / 2, peaks, masses
-        rows = -(_chances(negative, loss) * logsigmoid(-negative)).sum(1)
+        rows = -(chances(negative, loss.parameter, loss.mask) * logsigmoid(-negative)).sum(1)
         return ((rows - logsigmoid(positive)) / 2, *unused)
 
     def _slopes(
@@ -128,23 +128,25 @@ class NegativeLosses:
         of_positive = -(-made.positive).sigmoid_() * half
         kernel = getattr(self._backend, "adversarial", None)
         if loss.formula == "logistic":
-            slopes = _masked(negative.sigmoid().mul_(half[:, None]), loss.mask)
+            slopes = masked(negative.sigmoid().mul_(half[:, None]), loss.mask)
         elif kernel is not None and loss.mask is None:
             slopes = kernel.backward(half, negative, made.peaks, made.masses, loss.parameter)
         else:
-            slopes = _chances(negative, loss).mul_(negative.sigmoid()).mul_(half[:, None])
+            slopes = chances(negative, loss.parameter, loss.mask)
+            slopes.mul_(negative.sigmoid()).mul_(half[:, None])
         return of_positive, slopes
 
 
-def _chances(negative: Tensor, loss: NegativeLoss) -> Tensor:
+def chances(negative: Tensor, alpha: float, mask: Tensor | None) -> Tensor:
     """Return the weights of negatives of ``nssa``; all 0 in a row without negatives."""
-    logits = loss.parameter * negative
-    if loss.mask is not None:
-        logits.masked_fill_(~loss.mask, -torch.inf)
-    return _masked(logits.softmax(1), loss.mask)
+    logits = alpha * negative
+    if mask is not None:
+        logits.masked_fill_(~mask, -torch.inf)
+    return masked(logits.softmax(-1), mask)
 
 
-def _masked(terms: Tensor, mask: Tensor | None) -> Tensor:
+def masked(terms: Tensor, mask: Tensor | None) -> Tensor:
+    """Return terms ``[..., B, K]`` that are 0 where a negative takes no part."""
     return terms if mask is None else terms.masked_fill(~mask, 0.0)
 
 

@@ -32,6 +32,7 @@ class Sampled(NamedTuple):
     positive: Tensor | None = None  # [B]; None for lists
     targets: Tensor | None = None  # int64 [B]
     negatives: Tensor | None = None  # int64 [B, K]
+    sparse: bool = False  # for lists: the gradient of the table has only the rows in use
     besides: Tensor | None = None  # int64 [*]: more rows of a sparse gradient
 
 

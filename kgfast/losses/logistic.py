@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from kgfast.losses.negatives import NegativesLoss, masked
+from kgfast.kernels.negatives import masked
+from kgfast.losses.negatives import NegativesLoss
 
 
 @dataclass(frozen=True, kw_only=True)

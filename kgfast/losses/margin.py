@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kgfast.losses.negatives import NegativesLoss, masked
+from kgfast.kernels.negatives import masked
+from kgfast.losses.negatives import NegativesLoss
 from kgfast.ops.checks import check_bounded
 
 

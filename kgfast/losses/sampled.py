@@ -233,8 +233,9 @@ def loss_of(
         table = candidates.table if sample.table is None else sample.table
         rows = table, score, candidates.bias, candidates.factor
         operands = checked_operands(queries, *rows, table_name="table")
-        lists = Sampled(None, sample.targets, negatives, sample.besides)
-        return negative_loss(operands, lists, loss, sparse=sample.table is not None)
+        is_sparse = sample.table is not None
+        lists = Sampled(None, sample.targets, negatives, is_sparse, sample.besides)
+        return negative_loss(operands, lists, loss)
     with _naming_by_id(sample, candidates):
         positive, pool = _read_pool(sample, queries, candidates, None)  # checks the queries
         rows = pool.table, score, pool.bias, pool.factor

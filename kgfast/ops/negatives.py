@@ -26,14 +26,12 @@ def fuses_negatives(
     return not (negatives.ndim == 2 and bias is not None and bias.requires_grad)
 
 
-def negative_loss(
-    operands: Operands, sampled: Sampled, loss: NegativeLoss, *, sparse: bool = False
-) -> Tensor:
+def negative_loss(operands: Operands, sampled: Sampled, loss: NegativeLoss) -> Tensor:
     """Return the loss of queries, each with one positive and negatives: ``[]``, or ``[B]``.
 
     The negatives are a pool, the rows of the operands, or lists of rows of the operands' table,
     int64. Shapes and dtypes are checked before. The loss is differentiable in all operands but
-    weights, labels and the bias of lists. ``sparse`` is that of :func:`kgfast.ops.indexed_scores`.
+    weights, labels and the bias of lists.
     """
     weights = None if loss.weights is None else loss.weights.float()
     loss = loss._replace(parameter=float(loss.parameter), weights=weights)
@@ -43,17 +41,12 @@ def negative_loss(
             keeps = keeps or (tensor is not None and tensor.requires_grad)
         keeps = keeps or (operands.bias is not None and operands.bias.requires_grad)
     backend = common.chosen_backend(operands.queries)
-    return _negative_loss(operands, sampled, loss, keeps, backend, sparse)[0]
+    return _negative_loss(operands, sampled, loss, keeps, backend)[0]
 
 
 @operator("negative_loss", waits=True)
 def _negative_loss(
-    operands: Operands,
-    sampled: Sampled,
-    loss: NegativeLoss,
-    keeps: bool,
-    backend: str,
-    sparse: bool,
+    operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool, backend: str
 ) -> NegativeRows:
     """Return the rows, without the positives of a pool."""
 
@@ -91,30 +84,26 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> 
 @_negative_loss.gradient(*("queries", "table", "bias", "factor", "positive"), rows=True)
 def _negative_backward(
     grad: Tensor,
-    own: Tensor,
-    masses: Tensor,
-    peaks: Tensor,
-    scale: Tensor,
-    raw: Tensor,
-    ids: Tensor,
+    made: NegativeRows,
     operands: Operands,
     sampled: Sampled,
     loss: NegativeLoss,
     backend: str,
-    sparse: bool,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    positive = own if sampled.positive is None else sampled.positive
-    made, of_bias, of_positive = get_backend(backend).negatives.gradients(
+    if sampled.positive is not None:
+        made = made._replace(positive=sampled.positive)
+    pulled, of_bias, of_positive = get_backend(backend).negatives.gradients(
         operands,
         loss,
-        NegativeRows(grad, positive, masses, peaks, scale, raw, ids),
+        made,
         grad.resolve_neg(),
         Need(need[0], need[1], need[3]),
-        bias=need[2] and not sparse,
-        rows=NamedRows(sampled.besides) if sparse else None,
+        bias=need[2] and not sampled.sparse,
+        rows=NamedRows(sampled.besides) if sampled.sparse else None,
     )
     if operands.bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, operands.bias)
-    own_ids = ids.new_empty(0) if made.ids is None else made.ids
-    return made.queries, made.table, of_bias, whole_factor(made, operands), of_positive, own_ids
+    ids = made.ids.new_empty(0) if pulled.ids is None else pulled.ids
+    of_factor = whole_factor(pulled, operands)
+    return pulled.queries, pulled.table, of_bias, of_factor, of_positive, ids

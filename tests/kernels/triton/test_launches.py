@@ -144,14 +144,12 @@ def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDev
     loss, need = NegativeLoss(formula, 0.5, None, "mean"), [True, True, False, False, False]
     with PretendDevice(0) as device:
         operands = operands_of(queries, table, score, meta(len(table)))
-        *_, raw, _ = made = negatives._negative_loss.body(
-            operands, sampled, loss, True, BACKEND, False
-        )
+        made = negatives._negative_loss.body(operands, sampled, loss, True, BACKEND)
         forward = device.operators.total()
         assert device.waits == {"device to host": 1}
-        assert raw.shape == (B, width)
+        assert made.raw.shape == (B, width)
         saved = operands, sampled._replace(targets=None, negatives=None), loss
-        negatives._negative_backward.body(meta(), *made[1:], *saved, BACKEND, False, need)
+        negatives._negative_backward.body(meta(), made, *saved, BACKEND, need)
     return device, forward
 
 

@@ -76,9 +76,8 @@ class Problem:
         with ops.use_backend("triton"):
             sampled = Sampled(positive)
             if self.ids is not None:
-                besides = options.pop("besides", None)
-                sampled = Sampled(None, self.ids[:, 0], self.ids[:, 1:], besides)
-            loss = negative_loss(operands, sampled, self.loss, **options)
+                sampled = Sampled(None, self.ids[:, 0], self.ids[:, 1:], **options)
+            loss = negative_loss(operands, sampled, self.loss)
             return self._differentiated(loss, leaves)
 
     def expected(self, dtype=torch.float64):
