@@ -6,7 +6,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import skip_init
 
 from kgfast.models.base import Candidates, Model, Shapes, Side
 from kgfast.models.evaluated import product
@@ -38,8 +37,6 @@ class ConvE(Model):
     initial_bias : float
         Initial value of the biases: about ``-log(N)`` with binary cross entropy over all entities
         (the prior of Lin et al. 2017, section 4.1).
-    generator : torch.Generator, optional
-        Generator on the CPU that draws the network's weights as torch initialises such layers.
 
     Attributes
     ----------
@@ -75,7 +72,6 @@ class ConvE(Model):
         feature_dropout: float = 0.2,
         hidden_dropout: float = 0.3,
         initial_bias: float = 0.0,
-        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(entity, relation)
         entity, relation = self.entity, self.relation
@@ -91,27 +87,19 @@ class ConvE(Model):
             raise ValueError(f"initial_bias must be finite; got {initial_bias}")
         height, width = self._image
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
-        like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
-        layers = (
-            skip_init(nn.Conv2d, 1, channels, kernel_size, dtype=self._dtype),
-            skip_init(nn.Linear, self._hidden, self.dim, dtype=self._dtype),
-        )
-        for layer in layers:  # as torch's reset_parameters (He et al. 2015)
-            nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
-            limit = 1 / math.sqrt(layer.weight[0].numel())
-            nn.init.uniform_(layer.bias, -limit, limit, generator=generator)
+        like: dict[str, Any] = {"device": "cpu", "dtype": self._dtype}  # which draws the weights
         self.image_norm = nn.BatchNorm2d(1, **like)
         self.image_dropout = nn.Dropout(input_dropout)
-        self.convolution = layers[0].to(entity.device)
+        self.convolution = nn.Conv2d(1, channels, kernel_size, **like)
         self.feature_norm = nn.BatchNorm2d(channels, **like)
         self.feature_dropout = nn.Dropout2d(feature_dropout)
-        self.projection = layers[1].to(entity.device)
+        self.projection = nn.Linear(self._hidden, self.dim, **like)
         self.hidden_dropout = nn.Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
-        bias = torch.full(
-            (len(entity),), float(initial_bias), dtype=self._dtype, device=entity.device
-        )
-        self.bias = nn.Parameter(bias)
+        for layer in self.children():
+            layer.to(entity.device)
+        like["device"] = entity.device
+        self.bias = nn.Parameter(torch.full((len(entity),), float(initial_bias), **like))
 
     @classmethod
     def init(
@@ -124,9 +112,10 @@ class ConvE(Model):
         **options: Any,
     ) -> Self:
         """Make a model as :meth:`Model.init` does; the network starts like torch's layers."""
-        generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
-        options = {"generator": generator, **options}
-        return super().init(num_entities, num_relations, dim, seed=seed, **options)
+        with torch.random.fork_rng(devices=(), enabled=seed is not None):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed + 1)
+            return super().init(num_entities, num_relations, dim, seed=seed, **options)
 
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:

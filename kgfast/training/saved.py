@@ -235,10 +235,8 @@ def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
         if cls is ConvE:
             weight = state[f"{prefix}convolution.weight"]
             options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
-            options["generator"] = torch.Generator()
-        if cls is RSCF:
-            options["seed"] = 0
-        model = cls(*(rows if model is None else [model]), **options)
+        with torch.random.fork_rng(devices=()):  # fresh weights, which the state replaces
+            model = cls(*(rows if model is None else [model]), **options)
     expected = dict(model.named_parameters()) | dict(model.named_buffers())
     for name in ("entity", "relation"):
         expected.pop(prefix + name, None)
