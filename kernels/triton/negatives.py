@@ -85,6 +85,7 @@ class FusedNegatives(NegativeLosses):
                         base,
                     ),
                     "num_queries": count,
+                    "num_columns": width,
                     "COUNTS": counts,
                     "FORMULA": loss.formula,
                     "TILE": tile,
@@ -182,6 +183,7 @@ def _slopes(
                 slopes, row, sums, grad, grad.stride(0), None if is_listed else of_positive
             ),
             "num_queries": count,
+            "num_columns": width,
             "IS_ROOT": operands.score.root,
             "FORMULA": loss.formula,
             "TILE": SLOPE_TILE,

@@ -12,7 +12,7 @@ from kgfast.eval.counting import Ranking
 from kgfast.eval.driver import Call, several
 from kgfast.eval.index import Index
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.graph import KnownTriples, TriplesLike, VocabularyLike
+from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
@@ -148,11 +148,13 @@ def ranks_of(
 ) -> Ranks:
     """Return the result of one crop, from the counts ``[6, T, S]``."""
     greater, equal, beaten, tied, answers, sizes = counts.unbind()
-    raw = Ranks(greater, equal, sizes, sides, hrt, names=names)
+    is_named = names != (None, None)
+    triples = Triples(hrt, entities=names[0], relations=names[1]) if is_named else hrt
+    raw = Ranks(greater, equal, sizes, sides, triples)
     if not is_filtered:
         return raw
     greater, equal, sizes = greater - beaten, equal - tied, sizes - answers
-    return Ranks(greater, equal, sizes, sides, hrt, raw=raw, known=known, names=names)
+    return Ranks(greater, equal, sizes, sides, triples, raw=raw, known=known)
 
 
 def warn_without_candidates(

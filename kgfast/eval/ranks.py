@@ -1,6 +1,7 @@
 """The result of a ranking: counts per triple and side, and metrics."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -38,9 +39,7 @@ class Ranks:
         The columns. Metrics are over the sides of entities, or over relations if there is no other
         side: entities and relations are never pooled.
     triples : Tensor
-        int64 ``[T, 3]``; :class:`kgfast.Triples` have names.
-    names : pair of Vocabulary, optional
-        The names of entities and of relations; those of ``triples`` if they have any.
+        int64 ``[T, 3]``; :class:`kgfast.Triples` give the ranks their names.
 
     Examples
     --------
@@ -61,11 +60,10 @@ class Ranks:
         *,
         raw: "Ranks | None" = None,
         known: KnownTriples | None = None,
-        names: Names = (None, None),
     ) -> None:
         self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
         self.sides, self._known = tuple(sides), known
-        self._vocabularies = names
+        self._vocabularies: Names = None, None
         if isinstance(triples, Triples):
             self._vocabularies = triples.entities, triples.relations
             triples = triples.hrt
@@ -303,10 +301,12 @@ class Ranks:
 
     def _of(self, some: Callable[[Tensor], Tensor], sides: Any, triples: Tensor) -> "Ranks":
         """Return the ranks after ``some`` selects counts, also raw counts."""
-        counts = some(self.greater), some(self.equal), some(self.num_candidates)
-        raw = None if self._raw is None else self._raw._of(some, sides, triples)
-        names = self._vocabularies
-        return Ranks(*counts, sides, triples, raw=raw, known=self._known, names=names)
+        ranks = copy(self)
+        for name in ("greater", "equal", "num_candidates"):
+            setattr(ranks, name, some(getattr(self, name)))
+        ranks.sides, ranks.triples = tuple(sides), triples
+        ranks._raw = None if self._raw is None else self._raw._of(some, sides, triples)
+        return ranks
 
     def to_frame(self) -> "DataFrame":
         """Return a pandas DataFrame with one row per triple and side.

@@ -24,8 +24,8 @@ from .softplus import LOWEST, softplus_of, weight_of
 class RowScores(NamedTuple):
     """Scores of negatives; no views, since Triton 3.6 loses the members of nested tuples."""
 
-    raw: Any  # [B][columns] before the bias
-    columns: int  # of a list with the positive
+    raw: Any  # [B][row] before the bias
+    row: int
     bias: Any  # bias of the pool, or of the table; None: there is none
     bias_step: int
     index: Any  # [B, 1 + K] rows of the table, for lists; None: a pool
@@ -67,21 +67,21 @@ class ScoreGradients(NamedTuple):
 
 
 @triton.jit
-def load_scores(scores, row, column, num_queries):
+def load_scores(scores, row, column, num_queries, num_columns):
     """Load a tile of scores: before the bias, with it; masks of pairs, and of negatives used."""
     m_row = (row < num_queries)[:, None]
-    m_column = column < scores.columns
+    m_column = column < num_columns
     valid = m_row & m_column[None, :]
     wide = row.to(tl.int64)[:, None]
     lane = column.to(tl.int64)[None, :]
-    raw = tl.load(scores.raw + wide * scores.columns + lane, mask=valid, other=0.0)
+    raw = tl.load(scores.raw + wide * scores.row + lane, mask=valid, other=0.0)
     x = raw
     if scores.bias is not None:
         if scores.index is None:
             p_bias = scores.bias + column.to(tl.int64) * scores.bias_step
             x += load_as(p_bias, m_column, tl.float32)[None, :]
         else:
-            id = tl.load(scores.index + wide * scores.columns + lane, mask=valid, other=0)
+            id = tl.load(scores.index + wide * num_columns + lane, mask=valid, other=0)
             x += load_as(scores.bias + id * scores.bias_step, valid, tl.float32)
     used = valid
     if scores.index is not None:
@@ -93,12 +93,13 @@ def load_scores(scores, row, column, num_queries):
     return raw, x, valid, used
 
 
-@triton.jit(do_not_specialize=["num_queries"])
+@triton.jit(do_not_specialize=["num_queries", "num_columns"])
 def negative_rows(
     scores,
     facts,
     ends,
     num_queries,
+    num_columns,  # of a list with the positive
     COUNTS: tl.constexpr,  # the divisor has the weights, or else the negatives that take part
     FORMULA: tl.constexpr,
     TILE: tl.constexpr,
@@ -112,22 +113,22 @@ def negative_rows(
         positive = tl.load(facts.positive + row, mask=m_row, other=0.0)
     else:
         first = tl.arange(0, 1)
-        own = load_scores(scores, row, first, num_queries)
+        own = load_scores(scores, row, first, num_queries, num_columns)
         positive = tl.sum(own[1], 1)
         tl.store(facts.positive + row, positive, mask=m_row)
     peak = tl.zeros((ROWS,), tl.float32)
     if FORMULA == "nssa":
         peak += LOWEST
-        for start in range(0, scores.columns, COLUMNS):
+        for start in range(0, num_columns, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
-            loaded = load_scores(scores, row, column, num_queries)
+            loaded = load_scores(scores, row, column, num_queries, num_columns)
             peak = tl.maximum(peak, tl.max(tl.where(loaded[3], loaded[1], LOWEST), 1))
     mass = tl.zeros((ROWS,), tl.float64)
     total = tl.zeros((ROWS,), tl.float64)
     linear = tl.zeros((ROWS,), tl.float64)
-    for start in range(0, scores.columns, COLUMNS):
+    for start in range(0, num_columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        raw, x, valid, used = load_scores(scores, row, column, num_queries)
+        raw, x, valid, used = load_scores(scores, row, column, num_queries, num_columns)
         told = tl.where(x == float("-inf"), raw, x)  # a bias of -inf is no mistake
         linear += tl.sum(tl.where(valid, told, 0.0), 1)
         x = tl.where(used, x, float("-inf"))
@@ -178,24 +179,25 @@ def negative_rows(
             tl.store(facts.scale, scale.to(tl.float32))
 
 
-@triton.jit(do_not_specialize=["num_queries"])
+@triton.jit(do_not_specialize=["num_queries", "num_columns"])
 def negative_slopes(
     scores,
     facts,
     slopes,
     num_queries,
+    num_columns,
     IS_ROOT: tl.constexpr,
     FORMULA: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Compute the slopes of a tile of scores; no gradient flows through weights."""
-    per_row = tl.cdiv(scores.columns, TILE.lanes)
+    per_row = tl.cdiv(num_columns, TILE.lanes)
     i_rows = tl.program_id(0) // per_row
     i_columns = tl.program_id(0) % per_row
     row = i_rows * TILE.rows + tl.arange(0, TILE.rows)
     column = i_columns * TILE.lanes + tl.arange(0, TILE.lanes)
     m_row = row < num_queries
-    raw, x, valid, used = load_scores(scores, row, column, num_queries)
+    raw, x, valid, used = load_scores(scores, row, column, num_queries, num_columns)
     grad = load_as(slopes.grad + row.to(tl.int64) * slopes.grad_step, m_row, tl.float32)
     if facts.weights is not None:
         grad *= tl.load(facts.weights + row, mask=m_row, other=0.0)
@@ -222,8 +224,8 @@ def negative_slopes(
     elif i_columns == 0:
         tl.store(slopes.grad_positive + row, own, mask=m_row)
     if slopes.bias_sums is not None:
-        p_sums = slopes.bias_sums + i_rows.to(tl.int64) * scores.columns + column
-        tl.store(p_sums, tl.sum(tl.where(valid, slope, 0.0), 0), mask=column < scores.columns)
+        p_sums = slopes.bias_sums + i_rows.to(tl.int64) * num_columns + column
+        tl.store(p_sums, tl.sum(tl.where(valid, slope, 0.0), 0), mask=column < num_columns)
     if IS_ROOT:
         slope = tl.where(raw < 0.0, slope / -raw, 0.0)
     p_row = slopes.ptr + row.to(tl.int64)[:, None] * slopes.row
