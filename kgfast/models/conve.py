@@ -98,8 +98,8 @@ class ConvE(Model):
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
         for layer in self.children():
             layer.to(entity.device)
-        like["device"] = entity.device
-        self.bias = nn.Parameter(torch.full((len(entity),), float(initial_bias), **like))
+        bias = torch.empty(len(entity), dtype=self._dtype, device=entity.device)
+        self.bias = nn.Parameter(bias.fill_(initial_bias))
 
     @classmethod
     def init(
