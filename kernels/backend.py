@@ -63,9 +63,9 @@ class Backend(Protocol):
     All arguments are checked, but ``checks`` may still hold checks of values, which a backend reads
     before the return. Ids and row pointers are contiguous. An unknown score raises.
 
-    A backend may have more, which :func:`kernel_of` finds: ``row_updates`` (:mod:`.cpu.updates`),
-    ``packing`` (:mod:`.cpu.panels`), ``adversarial`` (:mod:`.cpu.passes`), and on GPUs ``compose``,
-    ``filters``, and ``row_sums``, which sums rows with equal ids.
+    Some have more: ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
+    ``adversarial`` (:mod:`.cpu.passes`), and on GPUs ``compose``, ``filters``, and ``row_sums``,
+    which sums rows with equal ids.
 
     If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
     N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for
@@ -144,8 +144,3 @@ class Backend(Protocol):
         With an index and ``rows``, the result has only these rows of table and factor, with ids.
         """
         ...
-
-
-def kernel_of(backend: Backend, name: str) -> Any:
-    """Return a kernel that not all backends have, or None."""
-    return getattr(backend, name, None)

@@ -88,7 +88,7 @@ class Prepared:
     @cached_property
     def float_bias(self) -> Tensor | None:
         """Return the bias in float32, contiguous ``[N]``."""
-        return None if self.whole_bias is None else self.whole_bias.float().contiguous()
+        return None if self.bias is None else self.bias.float().expand(len(self.table)).contiguous()
 
     @cached_property
     def bias_magnitude(self) -> Tensor | None:

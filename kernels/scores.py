@@ -43,7 +43,7 @@ class Moves(Enum):
     PHASE = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
     """Facts of one score, from which everything else about the score is derived."""
 

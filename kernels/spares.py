@@ -65,19 +65,13 @@ def constant(
     value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a tensor filled with ``value``, which must only be read."""
-
-    def make() -> Tensor:
-        return torch.full(shape, value, dtype=dtype, device=device)
-
+    make = lambda: torch.full(shape, value, dtype=dtype, device=device)  # noqa: E731
     spares = None if torch.compiler.is_compiling() else _in_use.get()
     return make() if spares is None else spares.constant((value, shape, dtype, device), make)
 
 
 def numbers(count: int, device: torch.device) -> Tensor:
     """Return ``0 .. count - 1``, int64, only to be read; not cached on a CPU, where counts vary."""
-
-    def make() -> Tensor:
-        return torch.arange(count, dtype=torch.int64, device=device)
-
+    make = lambda: torch.arange(count, dtype=torch.int64, device=device)  # noqa: E731
     spares = None if device.type == "cpu" else _in_use.get()
     return make() if spares is None else spares.constant((count, device), make)

@@ -103,8 +103,8 @@ def _backward_of_rows(
     operands: Operands, grad: Tensor, gradients: Gradients, adds_to_table: bool
 ) -> None:
     """Fill the gradients from ``grad [C, B, K]``, in parts of at most ``_ROWS`` queries."""
-    operands = operands.without_bias()
-    grad = _over_lengths(operands, grad, None)
+    if operands.score.root:
+        grad = _over_lengths(operands, grad, None)
     of_rows = gradients.table, gradients.factor
     targets = of_rows
     if operands.num_queries > _ROWS and _is_summed_apart(*of_rows):
@@ -130,13 +130,11 @@ def _zeros_for(gradient: Tensor | None) -> Tensor | None:
 
 
 def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
-    """Divide the gradient by the length if a root follows the sum; 0 for a length of 0.
+    """Divide the gradient by the length, as a root follows the sum; 0 for a length of 0.
 
     Lengths below ``_LEAST`` count as 0, because kernels take parts of such lengths for 0.
     """
-    if not operands.score.root:
-        return grad
-    values = scores(operands, index).view(grad.shape)
+    values = scores(operands.without_bias(), index).view(grad.shape)
     return torch.where(values > -_LEAST, 0.0, -grad / values)
 
 
@@ -163,7 +161,6 @@ def indexed_backward(
     Gradients of the whole table are written in place: separate rows would take as much memory
     again.
     """
-    operands = operands.without_bias()
     groups = _grouped(index, rows or NamedRows()) if need.table or need.factor else None
     gradients = _room(operands, need, None if groups is None or rows is None else len(groups[0]))
     if groups is not None and rows is None:  # only some rows are written
@@ -171,7 +168,8 @@ def indexed_backward(
             if gradient is not None:
                 gradient.zero_()
     grad = (grad[None] if operands.dims is None else grad).float()  # [C, B, K]
-    grad = _over_lengths(operands, grad, index)
+    if operands.score.root:
+        grad = _over_lengths(operands, grad, index)
     extension.indexed_backward(
         *arguments_of(operands, None),
         operands.crops,

@@ -16,10 +16,10 @@ from .views import arguments_of
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """Return scores, by the contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
-    crops = operands.crops
+    crops, num_rows = operands.crops, len(operands.table)
     if out is None:
-        pairs = (operands.num_queries, operands.candidates.num_rows)
-        shape = (len(crops), *(pairs if index is None else index.shape))
+        pairs = (operands.num_queries, num_rows) if index is None else index.shape
+        shape = (len(crops), *pairs)
         out = operands.table.new_empty(shape, dtype=torch.float32)
     else:
         out = out[None]
@@ -28,7 +28,7 @@ def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | Non
         widths=crops,
         slots=[*range(len(crops))],
         index=index,
-        per_query=operands.candidates.num_rows if index is None else index.shape[1],
+        per_query=num_rows if index is None else index.shape[1],
         out=out,
     )
     return out[0] if operands.dims is None else out

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-_own: ContextVar[int | None] = ContextVar("kgfast_own_threads", default=None)
+OWN: ContextVar[int | None] = ContextVar("kgfast_own_threads", default=None)
 _libraries = ctypes.CDLL(torch._C.__file__)  # torch's library, with the libraries linked to it
 # Both set the number of the calling thread. MKL's function returns the number before.
 _set_openmp: Any = getattr(_libraries, "omp_set_num_threads", None)
@@ -28,20 +28,20 @@ HAS_OWN_NUMBERS = _set_openmp is not None and torch.backends.openmp.is_available
 
 def count() -> int:
     """Count the threads of a kernel of the extension."""
-    return _own.get() or torch.get_num_threads()
+    return OWN.get() or torch.get_num_threads()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
     """Give operators of torch one thread within; kernels keep their number of threads."""
     threads = count()
-    before, token = torch.get_num_threads(), _own.set(threads)
+    before, token = torch.get_num_threads(), OWN.set(threads)
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        _own.reset(token)
+        OWN.reset(token)
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def one_here() -> Iterator[None]:
             yield
         return
     threads, before = count(), torch.get_num_threads()
-    token = _own.set(threads)
+    token = OWN.set(threads)
     _set_openmp(1)
     mkl = _set_mkl(1)
     try:
@@ -64,4 +64,4 @@ def one_here() -> Iterator[None]:
     finally:
         _set_mkl(mkl)
         _set_openmp(before)
-        _own.reset(token)
+        OWN.reset(token)

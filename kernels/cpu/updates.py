@@ -17,7 +17,7 @@ from .views import machine
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
     gradients = gradients.contiguous()
-    first, second = (1 - beta ** int(step.number) for beta in step.betas)
+    number, (beta1, beta2) = int(step.number), step.betas
     table, first_moment, second_moment = tables
     extension.row_adam(
         threads.count(),
@@ -28,10 +28,10 @@ def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamSte
         gradients,
         count=len(gradients),
         width=gradients[0].numel(),
-        first_share=1 - step.betas[0],
-        second_share=1 - step.betas[1],
-        step_size=step.lr / first,
-        root_scale=1 / math.sqrt(second),
+        first_share=1 - beta1,
+        second_share=1 - beta2,
+        step_size=step.lr / (1 - beta1**number),
+        root_scale=1 / math.sqrt(1 - beta2**number),
         eps=step.eps,
         weight_decay=step.weight_decay,
     )

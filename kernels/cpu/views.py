@@ -66,7 +66,8 @@ class Pointers(NamedTuple):
 
 def machine() -> Machine:
     """Return the machine of a call, by the number of threads and the environment."""
-    return _machine(threads.count(), tiers.MASK.get(), environ.get("KGFAST_CPU_ISA"))
+    number = threads.OWN.get() or torch.get_num_threads()
+    return _machine(number, tiers.MASK.get(), environ.get("KGFAST_CPU_ISA"))
 
 
 @cache
@@ -125,23 +126,19 @@ def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
     return Packed(features, *float32, bytes=addresses.get("bytes", 0), scale=scale)
 
 
+@cache
 def score_code(score: Score, *, has_factor: bool) -> int:
     """Return the extension's number for a score; rscf scores without a factor have another.
 
     A ValueError says that the extension has no functor for the score.
     """
     code = -score.code if score.is_rscf and not has_factor else score.code
-    if not _has_functor(code):
+    if not extension.has_score(isa(), code):
         raise ValueError(
             f"score: the cpu backend has no kernels for {score.name!r}: {score.equation}. "
             f'Use kgfast.use_backend("reference")'
         )
     return code
-
-
-@cache
-def _has_functor(code: int) -> bool:
-    return extension.has_score(isa(), code)
 
 
 def view(rows: Tensor, planes: int = 1, score: Score | None = None) -> View:

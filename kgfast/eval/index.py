@@ -11,7 +11,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.rows import entity_table
-from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.operands import Panels, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models import BlockScorer, RankableModel
@@ -28,9 +27,10 @@ _WATCHED = 256  # rows with a number that every call compares, spread evenly
 
 
 def _count_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    changed = [parameter for parameter in parameters if parameter.grad is not None]
-    torch.autograd.graph.increment_version(changed)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                torch.autograd.graph.increment_version(parameter)
 
 
 register_optimizer_step_post_hook(_count_step)
@@ -308,7 +308,7 @@ def _tables_of(model: Any) -> tuple[list[Tensor], list[str]]:
 
 def _packing() -> Any:
     """Return the packing of the backend on the CPU; None where it has none."""
-    return kernel_of(get_backend(backend_for(torch.device("cpu"))), "packing")
+    return getattr(get_backend(backend_for(torch.device("cpu"))), "packing", None)
 
 
 def _shape(table: Tensor) -> str:

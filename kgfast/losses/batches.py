@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, is_tensor
 
 from kgfast.graph import TriplesLike, as_triples_tensor
 from kgfast.kernels.checks import checks_values, inside_of
@@ -39,7 +39,7 @@ class Asked:
         """
         check_side(side)
         sizes = model.num_entities, count_of(model, side)
-        if isinstance(triples, tuple) and any(isinstance(column, Tensor) for column in triples):
+        if isinstance(triples, tuple) and any(map(is_tensor, triples)):
             return cls(model, *_columns(triples, sizes, table), side)
         checks_ids = checks_values() or 0 in sizes
         hrt = as_triples_tensor(

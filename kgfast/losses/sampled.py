@@ -111,6 +111,7 @@ class Sample:
     besides: Tensor | None = None  # more rows in these row gradients
     rows: Sequence[Tensor] = ()  # targets [B, G] and negatives [K, G] of a pool, if read before
     entities: Tensor | None = None  # int64 [M]: the entities of the model's rows, if not all
+    candidates: Candidates | None = None  # those of the model, if their rows are scored unchanged
 
 
 def read(
@@ -142,9 +143,10 @@ def read(
     if sparse:
         asked = asked.of_wide_relations()
     sample = Sample(asked, model, targets, negatives, side)
-    scored = scored_table(model, side, dims)
-    if scored is None:
+    candidates = scored_unchanged(model, side, dims)
+    if candidates is None:
         return _read_distinct(sample, table, sparse=sparse)
+    sample, scored = replace(sample, candidates=candidates), candidates.table
     if negatives.ndim == 1:  # the ids of lists are checked during scoring
         sample = replace(sample, negatives=safe_ids("negatives", negatives, len(scored)))
     if not sparse:
@@ -180,8 +182,8 @@ def _read_distinct(sample: Sample, table: Tensor, *, sparse: bool) -> Sample:
     )
 
 
-def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor | None:
-    """Return the table whose rows are scored unchanged, with all crops at once; None if none is.
+def scored_unchanged(model: Any, side: Side, dims: Sequence[int] | None) -> Candidates | None:
+    """Return the candidates if their rows are scored unchanged, with all crops at once; else None.
 
     A model with ``with_entity`` computes candidates from few rows instead.
     """
@@ -189,9 +191,9 @@ def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor |
         return None
     if dims is not None and widths_of_one_pass(model, dims) is None:
         return None
-    table = candidates_at(model, side, None).table
-    is_given = table.is_leaf or table is getattr(model, "entity", None)
-    return table if is_given or not hasattr(model, "with_entity") else None
+    candidates = candidates_at(model, side, None)
+    is_given = candidates.table.is_leaf or candidates.table is getattr(model, "entity", None)
+    return candidates if is_given or not hasattr(model, "with_entity") else None
 
 
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
@@ -246,7 +248,7 @@ def loss_of(
 def _operands(sample: Sample) -> tuple[Tensor, Candidates]:
     """Return the queries and the candidates of the whole model."""
     queries = sample.asked.queries()
-    candidates = candidates_at(sample.model, sample.side, None)
+    candidates = sample.candidates or candidates_at(sample.model, sample.side, None)
     return queries, _with_bias(sample, candidates, queries.dtype)
 
 

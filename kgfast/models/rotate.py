@@ -1,6 +1,7 @@
 """RotatE (Sun et al. 2019, arXiv 1902.10197): relations rotate complex entity embeddings."""
 
 import math
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -115,7 +116,7 @@ class RotatE(Model):
         parts = (phases.cos(), phases.sin()) if phases.requires_grad else ops.cos_sin(phases)
         if position is None:
             return Complex(*parts)
-        return Complex(*(nn.functional.embedding(position, part) for part in parts))
+        return Complex(*map(partial(nn.functional.embedding, position), parts))
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""

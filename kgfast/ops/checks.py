@@ -51,7 +51,8 @@ def check_index(
     whose: str = "candidates",
 ) -> None:
     """Check the type, shape and device of an index into rows that errors call ``whose``."""
-    check_tensor(name, index, (torch.int64,))
+    if getattr(index, "dtype", None) is not torch.int64 or index.layout != torch.strided:
+        check_tensor(name, index, (torch.int64,))
     check_shape(name, index, shape)
     if index.device != like.device:
         check_device(name, index, like, whose)
@@ -119,7 +120,8 @@ def check_candidates(
     for name, values in (("factor", candidates.factor), ("bias", candidates.bias)):
         if values is not None:
             check_tensor(name, values, TABLE_DTYPES)
-            check_device(name, values, table)
+            if values.device != table.device:
+                check_device(name, values, table)
     if candidates.factor is not None:
         _check_factor(candidates, score.num_features(width), dims)
     if candidates.bias is not None and candidates.bias.shape not in ((count,), (1,)):

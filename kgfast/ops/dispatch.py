@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kgfast.kernels import cpu
-from kgfast.kernels.backend import Backend, kernel_of
+from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import decided_once
 from kgfast.kernels.cpu import threads
 
@@ -63,6 +63,7 @@ def use_backend(name: str) -> Iterator[None]:
 def serving(backend: Backend) -> Iterator[None]:
     """Let a backend that is no module of kgfast serve all calls and their backwards inside."""
     _others[backend.name] = backend
+    get_backend.cache_clear()
     token = _forced_backend.set(backend.name)
     try:
         yield
@@ -111,7 +112,7 @@ def waits_for(device: torch.device) -> bool:
 @decided_once
 def offers(device: torch.device, kernel: str) -> bool:
     """Return whether the backend that serves a device has an optional kernel."""
-    return kernel_of(get_backend(find_backend(device)[0]), kernel) is not None
+    return getattr(get_backend(find_backend(device)[0]), kernel, None) is not None
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
@@ -164,6 +165,7 @@ def _warn_once(message: str) -> None:
     warnings.warn(f"kgfast: {message}", RuntimeWarning, stacklevel=4)
 
 
+@cache
 def get_backend(name: str) -> Backend:
     backend: Backend = _others.get(name) or _module(f"{name}.backend")
     return backend

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kgfast.kernels.backend import kernel_of
 from kgfast.kernels.operands import Panels
 from kgfast.kernels.scores import SCORES, Score
 from kgfast.ops.dispatch import get_backend
@@ -233,9 +232,11 @@ class _Gradient:
         results = output if isinstance(output, tuple) else (output,)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
-        given = [inputs[place] for place in self._inputs]
-        tensors = [value if isinstance(value, Tensor) else None for value in given]
-        ctx.others = [None if isinstance(value, Tensor) else value for value in given]
+        tensors, ctx.others = [], []
+        for place in self._inputs:
+            is_tensor = isinstance(inputs[place], Tensor)
+            tensors.append(inputs[place] if is_tensor else None)
+            ctx.others.append(None if is_tensor else inputs[place])
         ctx.save_for_backward(*results[len(results) - self._num_kept :], *tensors)
 
     def differentiate(
@@ -256,7 +257,7 @@ class _Gradient:
         if self._has_rows:
             table, ids = self._table, made.pop()
             if values[self._sparse] and need[table]:
-                repeats = kernel_of(get_backend(values[self._name]), "row_sums") is not None
+                repeats = hasattr(get_backend(values[self._name]), "row_sums")
                 num_rows = len(values[self._tensors[table]])
                 made[table] = RowGradients(ids, made[table], repeats).to_sparse(num_rows)
         for place, needed, gradient in zip(self._places, need, made, strict=True):

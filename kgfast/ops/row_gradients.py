@@ -7,6 +7,7 @@ many rows as were read, in any order, and consumers sum the rows of an id (:meth
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kgfast.kernels.backend import kernel_of
 from kgfast.ops.differentiable import refuse_sparse
 from kgfast.ops.dispatch import find_backend, get_backend
 
@@ -112,16 +112,18 @@ def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
     sums = _sums_for(parts[0][1])
     if sums is not None:
         return _summed_by(sums, parts)
+    if first is not None and not others:
+        return first
     if first is not None and len(first.ids):
         placed = [(_places(ids, first.ids), rows) for ids, rows in others]
         known = [(place, rows) for place, rows in placed if place is not None]
         if len(known) == len(others):
             add_to(first.rows, known)
             return first
-    distinct, of_all = torch.cat([ids for ids, _ in parts]).unique(return_inverse=True)
-    places = of_all.split([len(ids) for ids, _ in parts])
-    total = parts[0][1].new_zeros(len(distinct), *parts[0][1].shape[1:])
-    add_to(total, [(place, rows) for place, (_, rows) in zip(places, parts, strict=True)])
+    named, rows_of = zip(*parts, strict=True)
+    distinct, of_all = torch.cat(named).unique(return_inverse=True)
+    total = rows_of[0].new_zeros(len(distinct), *rows_of[0].shape[1:])
+    add_to(total, [*zip(of_all.split([*map(len, named)]), rows_of, strict=True)])
     return RowGradients(distinct, total)
 
 
@@ -166,7 +168,7 @@ class _ReadRows(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*ids)
         ctx.num_rows = len(table)
-        return table.detach(), *(table.index_select(0, part) for part in ids)
+        return table.detach(), *map(partial(table.index_select, 0), ids)
 
     @staticmethod
     @once_differentiable
@@ -203,8 +205,7 @@ def _sums_for(rows: Tensor) -> SumRows | None:
     """Return the function that sums rows on a device without waiting; None elsewhere."""
     if not rows.is_floating_point():
         return None
-    sums: SumRows | None = kernel_of(get_backend(find_backend(rows.device)[0]), "row_sums")
-    return sums
+    return getattr(get_backend(find_backend(rows.device)[0]), "row_sums", None)
 
 
 def _joined(parts: Sequence[Part]) -> Part:

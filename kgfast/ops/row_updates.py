@@ -4,22 +4,26 @@ These are no torch.library operators: nothing differentiates or compiles a step 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import AdagradStep, AdamStep, kernel_of
+from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.kernels.checks import checks_values
 from kgfast.ops.checks import check_index, check_shape, check_tensor
-from kgfast.ops.differentiable import chosen_backend
-from kgfast.ops.dispatch import get_backend, offers
+from kgfast.ops.dispatch import find_backend, get_backend, offers
 from kgfast.ops.values import check_ids, check_unique
 
 
 def serves_rows(table: Tensor) -> bool:
     """Return whether a kernel updates this table: contiguous float32 on a fitting backend."""
+    return _fits(table) and offers(table.device, "row_updates")
+
+
+def _fits(table: Tensor) -> bool:
     fits = table.dtype == torch.float32 and table.ndim > 0 and table.is_contiguous()
-    return fits and not table.is_neg() and offers(table.device, "row_updates")
+    return fits and not table.is_neg()
 
 
 def update_rows(
@@ -45,7 +49,11 @@ def update_rows(
     table = tables[0]
     for position, other in enumerate(tables):
         check_tensor(f"tables[{position}]", other)
-        if other.shape != table.shape or not serves_rows(other):
+    backend = get_backend(find_backend(table.device)[0])
+    kernels: Any = getattr(backend, "row_updates", None)
+    for position, other in enumerate(tables):
+        is_alike = other.shape == table.shape and other.device == table.device
+        if kernels is None or not is_alike or not _fits(other):
             raise ValueError(
                 f"tables[{position}] must be contiguous float32, all of one shape, on a device "
                 f"whose backend has kernels for them; got {other.dtype} {list(other.shape)} with "
@@ -53,7 +61,6 @@ def update_rows(
             )
     check_tensor("gradients", gradients, (torch.float32,))
     check_shape("gradients", gradients, (len(table if ids is None else ids), *table.shape[1:]))
-    backend = get_backend(chosen_backend(table))
     if ids is not None:
         check_index("ids", ids, (None,), table, "the tables")
         ids = ids.contiguous()
@@ -65,7 +72,6 @@ def update_rows(
                 row = 1 + int(falls[0])
                 raise ValueError(f"ids[{row}] must be at least ids[{row - 1}]; got {int(ids[row])}")
     if gradients.numel():
-        kernels = kernel_of(backend, "row_updates")
         update = kernels.adam if isinstance(step, AdamStep) else kernels.adagrad
         update(tables, ids, gradients.resolve_neg(), step)
         torch.autograd.graph.increment_version(tables)

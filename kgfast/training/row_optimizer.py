@@ -47,7 +47,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                 if parameter.grad is None:
                     continue
                 state = self.state_of(parameter)
-                tables = [parameter, *[state[name] for name in self.names]]
+                tables = [parameter, *map(state.__getitem__, self.names)]
                 if parameter.grad.is_sparse:
                     self._step_rows(tables, RowGradients.of(parameter.grad), state["step"], group)
                 else:

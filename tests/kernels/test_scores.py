@@ -22,8 +22,8 @@ RAISES = pytest.raises(ValueError, match=r"score: .*'mine'")
 def test_only_layouts_share_a_code():
     for one, other in itertools.combinations(SCORES.values(), 2):
         facts = {"name": "", "interleaved": False}
-        is_layout = dataclasses.replace(one, **facts) == dataclasses.replace(other, **facts)
-        assert (one.code == other.code) == is_layout
+        one_facts, other_facts = (vars(dataclasses.replace(each, **facts)) for each in (one, other))
+        assert (one.code == other.code) == (one_facts == other_facts)
 
 
 def test_a_term_that_the_reference_lacks_raises():
