@@ -168,7 +168,7 @@ class Operands:
             "bias": of.bias,
             "factor": of.factor,
             "has_factor": has_factor,
-            "num_queries": len(self.queries),
+            "num_queries": queries.shape[0],
             "num_features": width,
             "query_planes": planes,
             "crops": [width] if self.dims is None else [*self.dims],

@@ -202,7 +202,7 @@ class Call:
                 waiting, filled = [], 0
             for queries in job.queries(section, source.home, size):
                 batches = [queries]
-                if len(queries.rows) > size - filled:
+                if queries.rows.shape[0] > size - filled:
                     batches = queries.batches(size - filled, size)
                 if self._shares is not None:
                     batches = self._shares.share_of(batches)
@@ -213,7 +213,7 @@ class Call:
                         parts = shared(batch, section.given, source)
                     for part in parts:
                         waiting.append(job.start(job, section, source, part))
-                    filled += len(batch.rows)
+                    filled += batch.rows.shape[0]
                     if not (chains and filled < size):
                         self._pass(job, waiting, advance)
                         waiting, filled = [], 0

@@ -161,7 +161,7 @@ class Index:
         packing = _packing()
         if packing is None and tables:
             reasons.append("the reference backend reads tables in place")
-        held = []
+        held: list[_Packed] = []
         for table in tables:
             before = _Packed.of(table)  # a write while it is packed is a change
             if packing is not None:

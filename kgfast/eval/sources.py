@@ -177,7 +177,7 @@ class InMemory(CandidateSource):
         self.prepared = prepared
         self.sorted_ids = prepared.sorted_ids
         self.device = self.home = prepared.table.device
-        self.num_rows = len(prepared.table)
+        self.num_rows = prepared.table.shape[0]
         if not hasattr(self, "checks"):
             self.checks = run.checks_for(self.device, allows_nan=allows_nan)
 

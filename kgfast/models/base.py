@@ -205,7 +205,7 @@ class Model(nn.Module, ABC):
     @property
     def num_relations(self) -> int:
         """Count the rows of the relation table."""
-        return len(self.relation)
+        return self.relation.shape[0]
 
     @property
     def nested(self) -> bool:
@@ -252,7 +252,7 @@ class Model(nn.Module, ABC):
         entity, dtype = self.entity, self._dtype
         chunk = _QUERY_CHUNK.get(entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
-        if torch.is_grad_enabled() or len(anchors) <= step:
+        if torch.is_grad_enabled() or anchors.shape[0] <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
         parts = zip(anchors.split(step), relations.split(step), strict=True)
         return torch.cat([self._queries(*rows, side, dims).to(dtype) for rows in parts])
@@ -389,7 +389,7 @@ def queries_at(
         queries = make(anchors, relations, side)
     else:
         queries = make(anchors, relations, side, dims=dim)
-    if isinstance(queries, Tensor) and (queries.ndim != 2 or len(queries) != len(anchors)):
+    if isinstance(queries, Tensor) and (queries.ndim != 2 or queries.shape[0] != anchors.shape[0]):
         raise ValueError(
             f"model.queries must have shape [{len(anchors)}, F], one row per anchor; got "
             f"{list(queries.shape)}"
