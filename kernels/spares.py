@@ -12,6 +12,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+Make = Callable[[], Tensor]
+
 
 class Spares:
     """Tensors on the CPU with values that are not needed, and constants, for :meth:`in_use`."""
@@ -30,7 +32,7 @@ class Spares:
         """Hand over a tensor of the shape and dtype of another, if there is one."""
         return self._held.pop((like.shape, like.dtype), None) if like.device.type == "cpu" else None
 
-    def constant(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+    def constant(self, key: object, make: Make) -> Tensor:
         """Return one tensor for a key until code writes to the tensor: a user's own may get it."""
         kept = self._constants.get(key)
         if kept is None or kept._version:
@@ -65,13 +67,13 @@ def constant(
     value: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return a tensor filled with ``value``, which must only be read."""
-    make = lambda: torch.full(shape, value, dtype=dtype, device=device)  # noqa: E731
+    make: Make = lambda: torch.full(shape, value, dtype=dtype, device=device)  # noqa: E731
     spares = None if torch.compiler.is_compiling() else _in_use.get()
     return make() if spares is None else spares.constant((value, shape, dtype, device), make)
 
 
 def numbers(count: int, device: torch.device) -> Tensor:
     """Return ``0 .. count - 1``, int64, only to be read; not cached on a CPU, where counts vary."""
-    make = lambda: torch.arange(count, dtype=torch.int64, device=device)  # noqa: E731
+    make: Make = lambda: torch.arange(count, dtype=torch.int64, device=device)  # noqa: E731
     spares = None if device.type == "cpu" else _in_use.get()
     return make() if spares is None else spares.constant((count, device), make)
