@@ -265,9 +265,9 @@ class Ranking : Sweeps {
   std::vector<int64_t> excluded_ids(int64_t query) const {
     std::vector<int64_t> ids = sorted_known(request_.known, query), common;
     if (lists_.indptr) {
-      const std::vector<int64_t> list = sorted_known(lists_, query);
-      std::set_intersection(ids.begin(), ids.end(), list.begin(), list.end(),
-                            std::back_inserter(common));
+      std::copy_if(lists_.indices + lists_.indptr[query], lists_.indices + lists_.indptr[query + 1],
+                   std::back_inserter(common),
+                   [&](int64_t id) { return std::binary_search(ids.begin(), ids.end(), id); });
       return common;
     }
     std::copy_if(ids.begin(), ids.end(), std::back_inserter(common),

@@ -153,7 +153,8 @@ class Sweeps {
     return scores;
   }
 
-  static constexpr int64_t kPairsAtOnce = 64;  // their rows stay in the cache
+  static constexpr int64_t kPairsAtOnce = 256;  // their rows stay in the cache
+  static constexpr int64_t kPairsTaken = 64;
   static constexpr int64_t kWidestVector = 16;
 
   // Bounds the costs of a query with some candidates, whose rows are read in place, in a crop, and
@@ -189,8 +190,9 @@ class Sweeps {
       const double distance = is_bounded ? -double{scores[i]} : NAN;
       const double off = rel * std::fabs(distance) + base + slope * norm;
       const double cost = distance - (job_.bias_exact ? job_.bias_exact[ids[i]] : 0.0);
-      lows[i] = round_down(cost - off);
-      highs[i] = round_up(cost + off);
+      const double more = (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // roundings to float32
+      lows[i] = static_cast<float>(cost - off - more);
+      highs[i] = static_cast<float>(cost + off + more);
       if (!std::isfinite(distance))
         check_candidate(job_, ids[i], &owned.worker.bad_candidate, &owned.worker.bad_factor);
     }
@@ -230,7 +232,10 @@ class Sweeps {
       const int64_t count = std::min(kPairsAtOnce, end - at);
       for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
         find_costs(owned, crop, query, lists_.indices + at, count, lows, highs);
-        isa_.take(job_, crop, position, at, static_cast<int>(count), lows, highs, owned.worker);
+        for (int64_t i = 0; i < count; i += kPairsTaken) {
+          const int taken = static_cast<int>(std::min(kPairsTaken, count - i));
+          isa_.take(job_, crop, position, at + i, taken, lows + i, highs + i, owned.worker);
+        }
       }
     }
   }
