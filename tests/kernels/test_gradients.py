@@ -295,12 +295,19 @@ def on_a_grid(score: str, exponents: Tensor, has_factor: bool, seed: int) -> Sam
 @engines("reference", *ON_CPU, "triton", scores=DISTANCES)
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_numbers_of_every_size(engine, score, is_indexed, has_factor):
-    """From 2^-46 to 2^54, and many sizes in one row: docs/reference/reliability.md."""
+    """From 2^-148 (3e-45) to 2^118 (3e35), and many sizes in one row.
+
+    In gradients of compiled kernels a difference below 2^-126 counts as 0, and a product, too.
+    docs/reference/reliability.md has the sizes that GPUs serve.
+    """
     facts, dim = get_score(score), 20
     if has_factor and not facts.is_rscf:
         pytest.skip("has no factor")
-    mixed = torch.randint(-46, 54, (dim,))
-    for exponents in (torch.full((dim,), -46), torch.full((dim,), 54), mixed):
+    sizes = [-148, -140, -110, -100, -70, -64, -60, -57, -54, -50, -46, 0, 30, 54, 62, 64, 100, 118]
+    if engine.is_triton:
+        sizes = [-46, 54]
+    mixed = torch.randint(sizes[2 % len(sizes)], min(sizes[-1], 100), (dim,))
+    for exponents in (*(torch.full((dim,), it) for it in sizes), mixed):
         problem = on_a_grid(score, exponents, has_factor, len(score))
         index = an_index(problem) if is_indexed else None
         grad = grad_of(problem, index)
@@ -308,9 +315,12 @@ def test_numbers_of_every_size(engine, score, is_indexed, has_factor):
         exact = run(engine_of("reference"), problem, grad, index)
         rel = 2e-5 if facts.is_rscf else 1e-5
         assert_close(found.scores, exact.scores)
+        if exponents.max() > 100 and facts.root:
+            continue  # a gradient over such a length is below 2^-126
         for got, right in zip(found[1:], exact[1:], strict=True):
             if got is not None:
-                assert_close(got, right, rel=rel)
+                is_flushed = exponents.max() < -126 and engine.name != "reference"
+                assert_close(got, 0.0 * right if is_flushed else right, rel=rel)
 
 
 @engines(*ON_CPU, scores=SCORES)
@@ -344,7 +354,7 @@ def test_the_gradient_at_a_distance_of_zero_is_zero(engine, score, is_indexed, h
     problem = Sampled(queries.expand(3, -1).clone(), table, score, None, None, "", factor)
     index = an_index(problem) if is_indexed else None
     found = run(engine, problem, torch.ones_like(grad_of(problem, index)), index)
-    assert float(found.scores.abs().max()) < 1e-15
+    assert not found.scores.any()
     assert not any(it.any() for it in found[1:] if it is not None)
 
 

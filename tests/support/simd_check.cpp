@@ -256,6 +256,8 @@ int main() {
   check("abs", values, [](V, V b, V) { return Simd::abs(b); }, [](F, F b, F) { return std::fabs(b); });
   check("max", values, [](V a, V b, V) { return Simd::max(Simd::add(a, Simd::zero()), b); },
         [](F a, F b, F) { return a + 0.0f > b ? a + 0.0f : b; });
+  check("min", values, [](V a, V b, V) { return Simd::min(Simd::add(a, Simd::zero()), b); },
+        [](F a, F b, F) { return a + 0.0f < b ? a + 0.0f : b; });
   check("sqrt", values, [](V, V b, V) { return Simd::sqrt(Simd::abs(b)); },
         [](F, F b, F) { return std::sqrt(std::fabs(b)); });
   check("where_negative", values, [](V a, V b, V c) { return Simd::where_negative(a, b, c); },

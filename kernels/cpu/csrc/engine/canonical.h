@@ -71,5 +71,34 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
   });
 }
 
+// Returns distances; NaN where a distance is so small that kTiny or flushed squares changed it.
+// Adds to `spoiled` the lanes of such distances, and of distances that overflowed.
+inline V nan_if_tiny(V distance, int64_t features, uint32_t* spoiled) {
+  const V beyond = Simd::sub(distance, Simd::set1(static_cast<float>(features) * 0x1p-45f));
+  const V most = Simd::set1(FLT_MAX);
+  *spoiled |= (Simd::less(Simd::zero(), beyond) & Simd::less(beyond, most)) ^ ((1u << Simd::W) - 1);
+  return Simd::where_negative(beyond, Simd::set1(NAN), distance);
+}
+
+// Writes the canonical scores of a query with `count` candidates, of each crop, where a score is
+// not finite. Candidate i is ids[i], or first + i. `out` is the place of candidate 0 in crop slot
+// 0, and a slot has `matrix` floats.
+__attribute__((noinline)) inline void mend_scores(
+    const Operands& operands, const CropList& crops, const float* bias, int64_t query,
+    const int64_t* ids, int64_t first, int64_t count, int64_t matrix, float* out) {
+  const FloatMode mode(FloatMode::kIeee);
+  SweepJob job{};
+  static_cast<Operands&>(job) = operands;
+  double scratch[kCanonicalScratch], score;
+  for (int64_t crop = 0; crop < crops.count; ++crop)
+    for (int64_t i = 0; i < count; ++i) {
+      float* to = out + crops.slots[crop] * matrix + i;
+      if (std::fabs(*to) <= FLT_MAX) continue;
+      const Pair pair{query, ids ? ids[i] : first + i};
+      canonical_scores(job, crops.widths[crop], &pair, 1, scratch, &score);
+      *to = static_cast<float>((bias ? bias[pair.candidate] : 0.0) + score);
+    }
+}
+
 }  // namespace
 }  // namespace kgfast

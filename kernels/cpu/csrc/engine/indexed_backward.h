@@ -40,20 +40,21 @@ inline void partner_coefficients(const ScoreGradient& grad, const float* const (
   }
 }
 
-// Adds the terms of R partners to a vector of the anchor's gradient, `sums`; false if a phase is
-// not near.
+// Adds the terms of R partners to a vector of the anchor's gradient, `sums`.
 template <class Score, bool AnchorIsQuery, bool Near, int R, int Theirs>
-inline bool add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs], V* sums) {
-  V unused[Theirs], worst = Simd::zero();
+inline Extremes add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs],
+                             V* sums) {
+  V unused[Theirs];
+  Extremes met;
   for (V& v : unused) v = Simd::zero();
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     if (AnchorIsQuery)
-      backward_term<Score, Near>(g[r], own, others[r], sums, unused, &worst);
+      backward_term<Score, Near>(g[r], own, others[r], sums, unused, &met);
     else
-      backward_term<Score, Near>(g[r], others[r], own, unused, sums, &worst);
+      backward_term<Score, Near>(g[r], others[r], own, unused, sums, &met);
   }
-  return all_near(worst);
+  return met;
 }
 
 // Adds features [i, stop) of the reader's run, which begins at `run`.
@@ -79,8 +80,8 @@ inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64
       for (int p = 0; p < T; ++p)
         others[r][p] = left < W ? load_part(rows.at[r][p] + i, left)
                                 : Simd::load(rows.at[r][p] + i);
-    const bool near = add_partners<Score, AnchorIsQuery, true>(g, own, others, sums);
-    if (Score::has_phase && !near) {
+    const Extremes met = add_partners<Score, AnchorIsQuery, true>(g, own, others, sums);
+    if (Score::has_near && !all_near<Score>(met)) {
       std::copy(before, before + P, sums);
       add_partners<Score, AnchorIsQuery, false>(g, own, others, sums);
     }

@@ -158,20 +158,26 @@ inline void add_whole(PairSums<Score>& sums, const float* query, int64_t padded,
   sums.template add_vectors<false>(query, padded, rows, i, stop);
 }
 
-// Writes the scores of kRows rows, of which `valid` exist, where a crop ends.
+// Writes the scores of kRows rows, of which `valid` exist, where a crop ends. Returns 0 unless
+// scores need mend_scores.
 template <class Score>
-inline void write_indexed(const ScoresJob& job, const PairSums<Score>& sums, const int64_t* ids,
-                          int valid, float* out) {
+inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums, int64_t features,
+                              const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
+  uint32_t spoiled = 0;
   for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[r]);
-  Simd::store(distances, Score::finish(Simd::load(distances)));
+  V distance = Score::finish(Simd::load(distances));
+  if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
+  Simd::store(distances, distance);
   for (int r = 0; r < valid; ++r) out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
+  return spoiled & ((1u << kRows) - 1);
 }
 
-// Scores kRows rows, whose ids are `ids`. `out`: their place in crop slot 0.
+// Scores kRows rows, whose ids are `ids`. `out`: their place in crop slot 0. Returns 0 unless
+// scores need mend_scores.
 template <class Score, class Reader>
-void score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
-                int valid, float* out) {
+uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
+                    int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t matrix = job.query.count * job.per_query;
   PairSums<Score> totals, sums;
@@ -179,6 +185,7 @@ void score_rows(const ScoresJob& job, const float* query, Reader& rows, const in
   sums.clear();
   bool near = true;
   int64_t crop = 0;
+  uint32_t spoiled = 0;
   for (int64_t run = 0; run < job.num_features; run += kRun) {
     const int64_t count = std::min(kRun, job.num_features - run);
     rows.load(run, count);
@@ -191,13 +198,15 @@ void score_rows(const ScoresJob& job, const float* query, Reader& rows, const in
       PairSums<Score> ended = sums;
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
-      write_indexed(job, ended, ids, valid, out + job.crops.slots[crop] * matrix);
-      if (++crop == job.crops.count) return;
+      spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
+                               out + job.crops.slots[crop] * matrix);
+      if (++crop == job.crops.count) return spoiled;
     }
     if ((run + kRun) % (64 * Simd::W)) continue;
     totals.add(sums);
     sums.clear();
   }
+  return spoiled;
 }
 
 inline void row_squares(const Rows& rows, const int64_t* ids, int64_t count, int64_t features,
@@ -231,6 +240,7 @@ void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last,
   const FloatMode mode(FloatMode::kFlush);
   load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
   const int64_t* index = job.index ? job.index + row * job.per_query : nullptr;
+  uint32_t spoiled = 0;
   for (int64_t k = first; k < last; k += kRows) {
     int64_t ids[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -238,10 +248,14 @@ void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last,
       ids[r] = index ? index[place] : place;
     }
     RowReader<Score, Score::row_planes> rows(job.rows, ids);
-    score_rows<Score>(job, scratch, rows, ids,
-                      static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                      job.out + row * job.per_query + k);
+    spoiled |= score_rows<Score>(job, scratch, rows, ids,
+                                 static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                                 job.out + row * job.per_query + k);
   }
+  if (!spoiled) return;
+  const int64_t start = row * job.per_query + first;
+  mend_scores(job, job.crops, job.bias, row, index ? index + first : nullptr, first, last - first,
+              job.query.count * job.per_query, job.out + start);
 }
 
 }  // namespace

@@ -149,7 +149,8 @@ void backward_group(const Group& group) {
   float *const sums = group.sums, *const totals = group.totals;
   const float(*const coefficients)[kTileCandidates] = group.coefficients;
   const int64_t rows = group.rows, first = group.first;
-  V c[G][R], dc[G][R], unused = Simd::zero();
+  V c[G][R], dc[G][R];
+  Extremes unused;
 #pragma GCC unroll 8
   for (int j = 0; j < G; ++j)
 #pragma GCC unroll 3
@@ -198,19 +199,20 @@ inline Span span_of(const PairwiseBackwardJob& job, int64_t index) {
 }
 
 // Picks the template by facts of run time: requested gradients of queries and of candidates (Q, C),
-// and phases that are all near.
+// and numbers that are all usual, with phases that are all near.
 template <class Score>
-inline void backward_group_of(const Need& need, const Group& group) {
+inline void backward_group_of(const Need& need, bool usual, const Group& group) {
   using Backward = void (*)(const Group&);
   constexpr Backward nears[] = {backward_group<Score, false, true, true>,
                                 backward_group<Score, true, false, true>,
                                 backward_group<Score, true, true, true>};
   Backward backward = nears[need.index()];
-  if constexpr (Score::has_phase) {
+  if constexpr (Score::has_near) {
     constexpr Backward anys[] = {backward_group<Score, false, true, false>,
                                  backward_group<Score, true, false, false>,
                                  backward_group<Score, true, true, false>};
-    if (!group_is_near<Score>(group)) backward = anys[need.index()];
+    if constexpr (Score::has_phase) usual = usual && group_is_near<Score>(group);
+    if (!usual) backward = anys[need.index()];
   }
   backward(group);
 }
@@ -225,10 +227,12 @@ void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const
   alignas(64) float coefficients[kTileQueries][kTileCandidates];
   std::memset(candidates, 0, sizeof candidates);
   std::memset(totals, 0, sizeof totals);
+  bool usual = true;
   for (int64_t n = 0; n < span.count; ++n)
     for (int64_t j = 0; j < count; ++j) {
       const int64_t at = n * size + j * R * W;
       load_block<R>(job.rows, first + j, span.blocks[n], candidates + at);
+      if (Score::has_near) usual = usual && are_usual<Score>(candidates + at, 2);
       if (need.rows && job.adds_to_rows)
         load_gradient<R>(job.grad_rows, first + j, span.blocks[n], totals + at);
     }
@@ -243,8 +247,9 @@ void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const
       float* sums = worker.sums + (n * job.query.count + row) * P * W;
       for (int64_t j = 0; j < count; j += Score::group) {
         const int64_t at = n * size + j * R * W;
-        backward_group_of<Score>(need, {queries, sums, rows, coefficients, j, candidates + at,
-                                        totals + at});
+        backward_group_of<Score>(need, usual && worker.usual[row / kTileQueries],
+                                 {queries, sums, rows, coefficients, j, candidates + at,
+                                  totals + at});
       }
     }
   }
@@ -279,10 +284,15 @@ void backward_span(const PairwiseBackwardJob& job, int64_t index, int64_t stripe
   const int64_t numbers = span.count * job.query.count * size;
   const bool partial = need.queries && job.num_stripes > 1;
   float* totals = partial ? part_of<Score>(job, index, stripe) : worker.totals;
-  for (int64_t row = 0; row < job.query.count; ++row)
-    for (int64_t n = 0; n < span.count; ++n)
-      load_query_block<Score>(job, row, span.blocks[n],
-                              worker.queries + (n * job.query.count + row) * size);
+  for (int64_t row = 0; row < job.query.count; ++row) {
+    bool& usual = worker.usual[row / kTileQueries];
+    if (row % kTileQueries == 0) usual = true;
+    for (int64_t n = 0; n < span.count; ++n) {
+      float* query = worker.queries + (n * job.query.count + row) * size;
+      load_query_block<Score>(job, row, span.blocks[n], query);
+      if (Score::has_near) usual = usual && are_usual<Score>(query, Score::is_rscf ? 4 : 2);
+    }
+  }
   if (need.queries) {
     std::memset(worker.sums, 0, sizeof(float) * numbers);
     std::memset(totals, 0, sizeof(float) * numbers);

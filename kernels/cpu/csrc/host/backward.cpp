@@ -88,10 +88,12 @@ bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
   const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * int64_t{sizeof(float)}, 1);
   const int threads = threads_for(std::min(fit, tasks), execution.threads);
   Buffer<float> scratch(threads * 3 * numbers);
+  Buffer<bool> usual(threads * job.query.count);
   const bool stopped =
       parallel(threads, tasks, execution.interrupted, [&](int index, int64_t task) {
         float* own = scratch.data + index * 3 * numbers;
-        BackwardWorker worker{own, own + numbers, own + 2 * numbers};
+        BackwardWorker worker{own, own + numbers, own + 2 * numbers,
+                              usual.data + index * job.query.count};
         kernels.span(job, task / job.num_stripes, task % job.num_stripes, worker);
       });
   if (stopped || !partial) return stopped;

@@ -46,6 +46,7 @@ struct BackwardWorker {
   float* queries;  // [blocks][B][planes][W]: the queries, in one span
   float* sums;     // gradient of these queries from at most 64 candidates
   float* totals;   // gradient of these queries from all candidates so far
+  bool* usual;     // [tiles of queries]: true: the numbers in this span are usual (are_usual)
 };
 
 // Division of the features: `blocks` blocks of `width` make a span, with `floats` of each query.

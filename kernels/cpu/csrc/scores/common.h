@@ -20,10 +20,31 @@ struct RealRows {
   static constexpr float query_sign = 1.0f, factor_origin = 0.0f;
   static constexpr float grad_scale = 1.0f;  // scale of the g that `backward` is given
   static constexpr bool is_rscf = false, has_factor = false, has_phase = false;
+  static constexpr bool has_near = false;  // `backward` has a faster way for usual numbers (Near)
 };
 
-inline V squared_modulus(V x, V y) {
-  return Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny)));
+// Numbers met by a way that takes them to be usual.
+struct Extremes {
+  V phase = Simd::zero();  // largest square of a phase
+  V least = Simd::set1(1.0f), most = Simd::zero();  // squares of moduli
+};
+
+// Squares of moduli that are precise in float32: kTiny and flushed addends change nothing.
+constexpr float kLeastSquare = 0x1p-106f, kMostSquare = 0x1p126f;
+
+// Returns the squared modulus of a difference, plus kTiny. Without Near, first divides the
+// difference by its larger part, so that no square is too small or too large. The direction stays.
+template <bool Near>
+inline V squared_modulus(V* x, V* y, Extremes* met) {
+  if constexpr (!Near) {
+    const V larger = Simd::max(Simd::max(Simd::abs(*x), Simd::abs(*y)), Simd::set1(FLT_MIN));
+    *x = Simd::div(*x, larger);
+    *y = Simd::div(*y, larger);
+  }
+  const V square = Simd::fma(*x, *x, Simd::fma(*y, *y, Simd::set1(kTiny)));
+  met->least = Simd::min(met->least, square);
+  met->most = Simd::max(met->most, square);
+  return square;
 }
 
 template <class Score>

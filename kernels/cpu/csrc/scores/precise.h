@@ -19,7 +19,7 @@ struct Precise<Rotate> : Rotate {
   static constexpr int row_planes = 2, group = Simd::W == 16 ? 4 : 2;
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
-    return Simd::add_two_sqrt(sum, squared_modulus(x, y));
+    return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 };
@@ -38,9 +38,9 @@ inline V add_term(V sum, const V* q, const V* c, V* worst) {
 }
 
 template <class Score, bool Near>
-inline void backward_term(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
-  if constexpr (Score::has_phase)
-    Score::template backward<Near>(g, q, c, dq, dc, worst);
+inline void backward_term(V g, const V* q, const V* c, V* dq, V* dc, Extremes* met) {
+  if constexpr (Score::has_near)
+    Score::template backward<Near>(g, q, c, dq, dc, met);
   else
     Score::backward(g, q, c, dq, dc);
 }
@@ -71,6 +71,26 @@ inline void turn_gradient(const float* a, float* grad, int64_t stride, int64_t c
 }
 
 inline bool all_near(V worst) { return !Simd::less(Simd::set1(kNearSquare), worst); }
+template <class Score>
+inline bool all_near(const Extremes& met) {
+  const uint32_t far = Simd::less(met.least, Simd::set1(kLeastSquare)) |
+                       Simd::less(Simd::set1(kMostSquare), met.most);
+  return !far && (!Score::has_phase || all_near(met.phase));
+}
+
+// True if these numbers, [planes][W], belong to no difference whose squared modulus is imprecise.
+// The parts of such a difference are tiny numbers, at least one of which is not 0, or are huge.
+template <class Score>
+inline bool are_usual(const float* numbers, int planes) {
+  constexpr float tiny = Score::is_rscf ? 0x1p-27f : 0x1p-29f;  // rscf: products of two numbers
+  constexpr float huge = Score::is_rscf ? 0x1p30f : 0x1p61f;
+  for (int p = 0; p < planes; ++p) {
+    const V size = Simd::abs(Simd::load(numbers + p * Simd::W));
+    if (Simd::less(size, Simd::set1(tiny)) & Simd::less(Simd::zero(), size)) return false;
+    if (Simd::less(Simd::set1(huge), size)) return false;
+  }
+  return true;
+}
 
 template <class F>
 inline auto with_precise(ScoreId id, F&& call) {

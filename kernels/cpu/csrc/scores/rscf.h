@@ -64,7 +64,7 @@ struct SweptRotate : RealRows {
 
   static V add_modulus(V sum, V re, V im, const V* q, const V* c) {
     const V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
-    return Simd::add_sqrt(sum, squared_modulus(x, y));
+    return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V add(V sum, const V* q, const V* c) {
     if constexpr (Factor) return add_turned<Angles::any>(sum, q, c);
@@ -181,7 +181,7 @@ struct RscfRotate : RealRows {
   static constexpr Terms terms = Terms::moduli;
   static constexpr int query_planes = Factor ? 5 : 4, row_planes = Factor ? 3 : 2;
   static constexpr int group = Simd::W == 16 ? 2 : 1;
-  static constexpr bool is_rscf = true, has_phase = Factor;
+  static constexpr bool is_rscf = true, has_phase = Factor, has_near = true;
   static constexpr float grad_scale = 0.5f;  // `backward` doubles
 
   template <bool Near>
@@ -198,19 +198,20 @@ struct RscfRotate : RealRows {
   }
   static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
-    V x = Simd::minus_product(q[2], c[0], q[0]), y = Simd::minus_product(q[3], c[1], q[1]);
-    backward_scales(g, q, c, &x, &y, dq, dc);
-    dq[0] = Simd::sub(dq[0], x);
-    dq[1] = Simd::sub(dq[1], y);
-  }
   template <bool Near>
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
-    const Phasor turn = phasor_of_row<Near>(q[4], c[2], worst);
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc, Extremes* met) {
+    if constexpr (!Factor) {
+      V x = Simd::minus_product(q[2], c[0], q[0]), y = Simd::minus_product(q[3], c[1], q[1]);
+      backward_scales<Near>(g, q, c, &x, &y, dq, dc, met);
+      dq[0] = Simd::sub(dq[0], x);
+      dq[1] = Simd::sub(dq[1], y);
+      return;
+    }
+    const Phasor turn = phasor_of_row<Near>(q[4], c[2], &met->phase);
     const V re = Simd::product_minus(q[0], turn.cosine, Simd::mul(q[1], turn.sine));
     const V im = Simd::fma(q[0], turn.sine, Simd::mul(q[1], turn.cosine));
     V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
-    backward_scales(g, q, c, &x, &y, dq, dc);
+    backward_scales<Near>(g, q, c, &x, &y, dq, dc, met);
     dq[0] = Simd::minus_product(x, turn.cosine, Simd::minus_product(y, turn.sine, dq[0]));
     dq[1] = Simd::fma(x, turn.sine, Simd::minus_product(y, turn.cosine, dq[1]));
     const V phase = Simd::product_minus(x, im, Simd::mul(y, re));
@@ -233,11 +234,13 @@ struct RscfRotate : RealRows {
 
  private:
   static V add_modulus(V sum, V x, V y) {
-    return Simd::add_two_sqrt(sum, squared_modulus(x, y));
+    return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   // Adds the gradients of w and c; multiplies (x, y) by g over the modulus of (x, y).
-  static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc) {
-    const V by = Simd::two_over_sqrt(g, squared_modulus(*x, *y));
+  template <bool Near>
+  static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc,
+                              Extremes* met) {
+    const V by = Simd::two_over_sqrt(g, squared_modulus<Near>(x, y, met));
     *x = Simd::mul(by, *x);
     *y = Simd::mul(by, *y);
     dq[2] = Simd::fma(*x, c[0], dq[2]);

@@ -73,12 +73,14 @@ struct Rotate : RealRows {
   static constexpr float grad_scale = 0.5f;  // `backward` doubles
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
-    return Simd::add_sqrt(sum, squared_modulus(x, y));
+    return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V finish(V sum) { return sum; }
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
-    const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
-    const V w = Simd::two_over_sqrt(g, squared_modulus(x, y));
+  static constexpr bool has_near = true;
+  template <bool Near>
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc, Extremes* met) {
+    V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
+    const V w = Simd::two_over_sqrt(g, squared_modulus<Near>(&x, &y, met));
     dq[0] = Simd::minus_product(w, x, dq[0]);
     dq[1] = Simd::minus_product(w, y, dq[1]);
     dc[0] = Simd::fma(w, x, dc[0]);

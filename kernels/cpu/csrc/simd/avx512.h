@@ -24,6 +24,7 @@ struct Simd {
   static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static V abs(V a) { return _mm512_abs_ps(a); }
   static V max(V a, V b) { return _mm512_max_ps(a, b); }
+  static V min(V a, V b) { return _mm512_min_ps(a, b); }
   static V sqrt(V a) { return _mm512_sqrt_ps(a); }
   // Returns acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm512_fmadd_ps(m, _mm512_rsqrt14_ps(m), acc); }

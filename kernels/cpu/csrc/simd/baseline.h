@@ -28,6 +28,7 @@ struct Simd {
   static V mul(V a, V b) { return a * b; }
   static V abs(V a) { return (V)((Bits)a & 0x7FFFFFFF); }
   static V max(V a, V b) { return a > b ? a : b; }
+  static V min(V a, V b) { return a < b ? a : b; }
   static V sqrt(V a) {
 #if defined(__SSE2__)
     return (V)_mm_sqrt_ps((__m128)a);

@@ -27,6 +27,7 @@ struct Simd {
   static V abs(V a) { return vabsq_f32(a); }
   // Returns b if one operand is NaN, as on x86; vmaxq_f32 would keep the NaN of a.
   static V max(V a, V b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+  static V min(V a, V b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
   static V sqrt(V a) { return vsqrtq_f32(a); }
   static V add_sqrt(V acc, V m) { return add(acc, sqrt(m)); }
   static V add_two_sqrt(V acc, V m) {
