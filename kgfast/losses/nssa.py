@@ -32,6 +32,7 @@ class NSSALoss(NegativesLoss):
 
     Examples
     --------
+    >>> import torch
     >>> from kgfast import TransE
     >>> model = TransE(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0]]), gamma=2.0)
     >>> nssa(model, torch.tensor([[0, 0, 1]]), torch.tensor([[2, 0]]))

@@ -30,13 +30,10 @@ TEST[1, :2], TEST[4, 1:] = TEST[0, :2], TEST[3, 1:]
 
 def conve(dtype=torch.float32):
     drawn = ConvE.init(ENTITIES, RELATIONS, 12, embedding_height=3, channels=2, seed=0)
-    model = ConvE(
-        drawn.entity.detach().to(dtype) * 3,
-        drawn.relation.detach().to(dtype) * 3,
-        embedding_height=3,
-        channels=2,
-        generator=torch.Generator().manual_seed(1),
-    )
+    tables = (table.detach().to(dtype) * 3 for table in (drawn.entity, drawn.relation))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(1)
+        model = ConvE(*tables, embedding_height=3, channels=2)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, weight in model.named_parameters():
