@@ -81,7 +81,7 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> 
     )
 
 
-@_negative_loss.gradient(*("queries", "table", "bias", "factor", "positive"), rows=True)
+@_negative_loss.gradient("queries", "table", "bias", "factor", "sampled.positive", rows=True)
 def _negative_backward(
     grad: Tensor,
     made: NegativeRows,
