@@ -253,8 +253,8 @@ class Index:
             for name, here in index._facts(tensors).items():
                 if facts[name] != here:
                     raise ValueError(
-                        f"{path}: an index of another {name}, {shown(facts[name])}, than "
-                        f"{shown(here)} here: make the index again"
+                        f"{path}: the {name} of the index is {shown(facts[name])}; here it is "
+                        f"{shown(here)}: make the index again"
                     )
             index._hold(tensors)
         return index

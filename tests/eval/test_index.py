@@ -220,7 +220,9 @@ class TestFiles:
         Index(model).save(path)
         model.entity.data[149, 15] += 1e-3  # past the version counter
         for other in (model, MODELS["rotate"](151, RELATIONS, 8, 0), model_of("transe")):
-            with pytest.raises(ValueError, match=r"an index of another (table|score), .*, than"):
+            with pytest.raises(
+                ValueError, match=r"the (table|score) of the index is .*; here it is"
+            ):
                 Index.load(path, other)
 
     def test_damaged_ones(self, tmp_path):
@@ -233,15 +235,19 @@ class TestFiles:
             path.write_bytes(damaged)
             with pytest.raises(
                 ValueError,
-                match=r"index: (damaged, or no file of an index|an index of another checksum)",
+                match=r"index: (damaged, or no file of an index|the checksum of panels)",
             ):
                 Index.load(path, model)
 
     @pytest.mark.parametrize(
         ("changed", "lanes", "message"),
         [
-            ({"format": 2}, 1, "an index of another format, 2, than 1 here: make the index again"),
-            ({"instruction set": "sve"}, 1, "an index of another instruction set, 'sve', than "),
+            ({"format": 2}, 1, "the format of the index is 2; here it is 1: make the index again"),
+            (
+                {"instruction set": "sve"},
+                1,
+                "the instruction set of the index is 'sve'; here it is ",
+            ),
             ({}, 2, "the panels have other shapes than here: make the index again"),
         ],
     )
