@@ -33,7 +33,7 @@ def _killed(
     step = Run._step
 
     def watched(self: Run, number: int) -> float:
-        if number == moment:
+        if number >= moment:  # the run before may have saved a later step than this
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return step(self, number)
 
