@@ -11,89 +11,51 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 if TYPE_CHECKING:
-    from kgfast import datasets, distributed, losses, tables
-    from kgfast.adapters.official import load_official
-    from kgfast.environment import info
-    from kgfast.eval import (
-        AnswersAbove,
-        Classification,
-        Facts,
-        Index,
-        Predictions,
-        Ranks,
-        above,
-        classify,
-        compare,
-        rank,
-        top_facts,
-        topk,
-    )
-    from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
-    from kgfast.models import (
-        CP,
-        MED,
-        RESCAL,
-        RSCF,
-        BlockScorer,
-        Candidates,
-        ComplEx,
-        ConvE,
-        DistMult,
-        Model,
-        Reciprocal,
-        RotatE,
-        TransE,
-    )
-    from kgfast.ops import RowGradients, cores_for_kernels, unchecked, use_backend
-    from kgfast.training import RowAdagrad, RowAdam, load_run, save
+    from kgfast import datasets as datasets
+    from kgfast import distributed as distributed
+    from kgfast import losses as losses
+    from kgfast import tables as tables
+    from kgfast.adapters.official import load_official as load_official
+    from kgfast.environment import info as info
+    from kgfast.eval import AnswersAbove as AnswersAbove
+    from kgfast.eval import Classification as Classification
+    from kgfast.eval import Facts as Facts
+    from kgfast.eval import Index as Index
+    from kgfast.eval import Predictions as Predictions
+    from kgfast.eval import Ranks as Ranks
+    from kgfast.eval import above as above
+    from kgfast.eval import classify as classify
+    from kgfast.eval import compare as compare
+    from kgfast.eval import rank as rank
+    from kgfast.eval import top_facts as top_facts
+    from kgfast.eval import topk as topk
+    from kgfast.graph import KnownTriples as KnownTriples
+    from kgfast.graph import Triples as Triples
+    from kgfast.graph import TypeConstraints as TypeConstraints
+    from kgfast.graph import Vocabulary as Vocabulary
+    from kgfast.models import CP as CP
+    from kgfast.models import MED as MED
+    from kgfast.models import RESCAL as RESCAL
+    from kgfast.models import RSCF as RSCF
+    from kgfast.models import BlockScorer as BlockScorer
+    from kgfast.models import Candidates as Candidates
+    from kgfast.models import ComplEx as ComplEx
+    from kgfast.models import ConvE as ConvE
+    from kgfast.models import DistMult as DistMult
+    from kgfast.models import Model as Model
+    from kgfast.models import Reciprocal as Reciprocal
+    from kgfast.models import RotatE as RotatE
+    from kgfast.models import TransE as TransE
+    from kgfast.ops import RowGradients as RowGradients
+    from kgfast.ops import cores_for_kernels as cores_for_kernels
+    from kgfast.ops import unchecked as unchecked
+    from kgfast.ops import use_backend as use_backend
+    from kgfast.training import RowAdagrad as RowAdagrad
+    from kgfast.training import RowAdam as RowAdam
+    from kgfast.training import load_run as load_run
+    from kgfast.training import save as save
 
 __version__ = "0.9.0"
-
-__all__ = [
-    "CP",
-    "MED",
-    "RESCAL",
-    "RSCF",
-    "AnswersAbove",
-    "BlockScorer",
-    "Candidates",
-    "Classification",
-    "ComplEx",
-    "ConvE",
-    "DistMult",
-    "Facts",
-    "Index",
-    "KnownTriples",
-    "Model",
-    "Predictions",
-    "Ranks",
-    "Reciprocal",
-    "RotatE",
-    "RowAdagrad",
-    "RowAdam",
-    "RowGradients",
-    "TransE",
-    "Triples",
-    "TypeConstraints",
-    "Vocabulary",
-    "above",
-    "classify",
-    "compare",
-    "cores_for_kernels",
-    "datasets",
-    "distributed",
-    "info",
-    "load_official",
-    "load_run",
-    "losses",
-    "rank",
-    "save",
-    "tables",
-    "top_facts",
-    "topk",
-    "unchecked",
-    "use_backend",
-]
 
 _HOMES = {
     "adapters.official": ("load_official",),
@@ -111,6 +73,7 @@ _HOMES = {
     "training": ("RowAdagrad", "RowAdam", "load_run", "save"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [*_HOME_OF, "datasets", "distributed", "losses", "tables"]
 _POLICY = "OMP_WAIT_POLICY"
 _sets_policy = False
 

@@ -30,13 +30,7 @@ class RunBar:
     ``start`` steps were done before the run resumed.
     """
 
-    def __init__(
-        self,
-        steps: int,
-        start: int = 0,
-        *,
-        enabled: bool = True,
-    ) -> None:
+    def __init__(self, steps: int, start: int = 0, *, enabled: bool = True) -> None:
         self._steps, self._start, self._enabled = steps, start, enabled
         self._loss, self._began = "", time.monotonic()
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kgfast.datasets.dataset import Dataset
 
 if TYPE_CHECKING:
-    from kgfast.datasets.downloads import download
-    from kgfast.datasets.labelled import with_labels
-    from kgfast.datasets.readers import load, load_negatives
-    from kgfast.datasets.synthesis import SyntheticDataset, synthetic
+    from kgfast.datasets.downloads import download as download
+    from kgfast.datasets.labelled import with_labels as with_labels
+    from kgfast.datasets.readers import load as load
+    from kgfast.datasets.readers import load_negatives as load_negatives
+    from kgfast.datasets.synthesis import SyntheticDataset as SyntheticDataset
+    from kgfast.datasets.synthesis import synthetic as synthetic
 
 _HOMES = {
     "downloads": ("download",),
@@ -21,16 +23,7 @@ _HOMES = {
     "synthesis": ("SyntheticDataset", "synthetic"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = [
-    "Dataset",
-    "SyntheticDataset",
-    "download",
-    "load",
-    "load_negatives",
-    "synthetic",
-    "with_labels",
-]
+__all__ = ["Dataset", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

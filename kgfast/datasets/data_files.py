@@ -3,7 +3,6 @@
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kgfast.text import bad_line
@@ -22,72 +21,62 @@ _RATIO = 64
 _ALWAYS = 64 << 20
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """File of a dataset."""
-
-    path: Path
-
-    def text(self) -> str:
-        """Return the text of the file, without byte order mark and carriage returns."""
-        raw = self._unpacked() if self.path.suffix == ".gz" else self.path.read_bytes()
-        try:
-            return raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            # `error.object` begins after the byte order mark, as `error.start` does.
-            before = error.object[: error.start]
-            line = error.object[before.rfind(b"\n") + 1 :][:200].split(b"\n")[0]
-            raise self.bad_line(before.count(b"\n") + 1, "not valid UTF-8", line) from None
-
-    def _unpacked(self) -> bytes:
-        most = max(_ALWAYS, _RATIO * self.path.stat().st_size)
-        try:
-            with gzip.open(self.path) as file:
-                raw = file.read(most + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{self.path}: not a valid gzip file: {error}") from None
-        if len(raw) > most:
-            raise ValueError(
-                f"{self.path}: unpacks to more than {most:,} bytes; if that is intended, unpack "
-                "the file yourself"
-            )
-        return raw
-
-    def bad_line(self, number: int, problem: str, line: str | bytes) -> ValueError:
-        """Return the error for a line, which is quoted as far as space allows."""
-        return bad_line(self.path, number, problem, line)
-
-    def place(self, row: int, count: int) -> str:
-        """Name the line of a triple, the ``row``-th of ``count``, with which the file ends."""
-        if self.path.suffix == ".parquet":
-            return f"{self.path}: row {row}"
-        numbers = [number for number, _ in numbered_lines(self.text())]
-        return f"{self.path}:{numbers[len(numbers) - count + row]}"
+def text_of(file: Path) -> str:
+    """Return the text of a file, without byte order mark and carriage returns."""
+    raw = _unpacked(file) if file.suffix == ".gz" else file.read_bytes()
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        # `error.object` begins after the byte order mark, as `error.start` does.
+        before = error.object[: error.start]
+        line = error.object[before.rfind(b"\n") + 1 :][:200].split(b"\n")[0]
+        raise bad_line(file, before.count(b"\n") + 1, "not valid UTF-8", line) from None
 
 
-@dataclass(frozen=True)
-class Folder:
-    """Folder of data files."""
+def _unpacked(path: Path) -> bytes:
+    most = max(_ALWAYS, _RATIO * path.stat().st_size)
+    try:
+        with gzip.open(path) as file:
+            raw = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: not a valid gzip file: {error}") from None
+    if len(raw) > most:
+        raise ValueError(
+            f"{path}: unpacks to more than {most:,} bytes; if that is intended, unpack the file "
+            "yourself"
+        )
+    return raw
 
-    root: Path
 
-    def find(self, *names: str) -> DataFile | None:
-        """Return the first of these files that exists, gzipped or not."""
-        paths = (self.root / f"{name}{end}" for name in names for end in ("", ".gz"))
-        return next((DataFile(path) for path in paths if path.is_file()), None)
+def place_of(file: Path, row: int, count: int) -> str:
+    """Name the line of a triple, the ``row``-th of ``count``, with which the file ends."""
+    if file.suffix == ".parquet":
+        return f"{file}: row {row}"
+    numbers = [number for number, _ in numbered_lines(text_of(file))]
+    return f"{file}:{numbers[len(numbers) - count + row]}"
 
-    def need(self, *names: str) -> DataFile:
-        """Return the first of these files that exists, or raise FileNotFoundError."""
-        file = self.find(*names)
-        if file is None:
-            looked_for = " or ".join(f"{name}[.gz]" for name in names)
-            raise FileNotFoundError(f"{self.root}: looked for {looked_for}; {KNOWN_LAYOUTS}")
-        return file
 
-    def splits(self, *patterns: str) -> list[DataFile | None]:
-        """Return the files of train, valid and test; only train must exist."""
-        names = [[it.format(split) for it in patterns] for split in ("train", "valid", "test")]
-        return [self.need(*names[0]), self.find(*names[1]), self.find(*names[2])]
+def find_file(folder: Path, *names: str) -> Path | None:
+    """Return the first of these files that exists, gzipped or not."""
+    paths = (folder / f"{name}{end}" for name in names for end in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def need_file(folder: Path, *names: str) -> Path:
+    """Return the first of these files that exists, or raise FileNotFoundError."""
+    file = find_file(folder, *names)
+    if file is None:
+        looked_for = " or ".join(f"{name}[.gz]" for name in names)
+        raise FileNotFoundError(f"{folder}: looked for {looked_for}; {KNOWN_LAYOUTS}")
+    return file
+
+
+def split_files(folder: Path, *patterns: str) -> list[Path | None]:
+    """Return the files of train, valid and test; only train must exist."""
+    train, *others = (
+        [pattern.format(split) for pattern in patterns] for split in ("train", "valid", "test")
+    )
+    return [need_file(folder, *train), *(find_file(folder, *names) for names in others)]
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kgfast.datasets.data_files import place_of
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.lines import TRIPLE_COLUMNS, Files
 from kgfast.graph import Vocabulary
@@ -38,7 +39,7 @@ def mistakes(
                 row = int(wrong.argmax())
                 first = shown(_names(hrt[row], entities, relations))
                 count = f"{wrong.sum():,} of {len(hrt):,} triples of {split}"
-                notes.append(f"{file.place(row, len(hrt))}: {first} {problem} ({count})")
+                notes.append(f"{place_of(file, row, len(hrt))}: {first} {problem} ({count})")
         earlier = np.concatenate([earlier, keys])
     empty = [split for split, triples in zip(SPLITS, splits, strict=True) if not len(triples)]
     return [*notes, *([f"{root}: no triples of {' and '.join(empty)}"] if empty else [])]

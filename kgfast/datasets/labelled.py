@@ -7,9 +7,9 @@ lines of other names are ignored, so that one file serves many graphs.
 from pathlib import Path
 from typing import TypeVar, cast
 
-from kgfast.datasets.data_files import Folder, numbered_lines
+from kgfast.datasets.data_files import find_file, numbered_lines, text_of
 from kgfast.graph import Names, Vocabulary
-from kgfast.text import shown
+from kgfast.text import bad_line, shown
 
 _Names = TypeVar("_Names", bound=Names)
 
@@ -21,27 +21,27 @@ def with_labels(folder: Path, names: _Names, num_entities: int = 0) -> _Names:
     names. A ValueError names file and line if a line has no label, or a second label of a name, and
     the file if no line has a name of the graph.
     """
-    file = Folder(folder).find("labels.tsv")
+    file = find_file(folder, "labels.tsv")
     if file is None:
         return names
     entities = names[0] or Vocabulary(map(str, range(num_entities)))
     relations = names[1] or Vocabulary(())
     labels: dict[str, str] = {}
-    for number, line in numbered_lines(file.text()):
+    for number, line in numbered_lines(text_of(file)):
         name, *columns = line.split("\t")
         if not name or not columns or not columns[0].strip():
-            raise file.bad_line(number, "expected a name, a tab and a label", line)
+            raise bad_line(file, number, "expected a name, a tab and a label", line)
         label = columns[0].strip()
         if labels.setdefault(name, label) != label:
             problem = f"{shown(name)} was labelled {shown(labels[name])} before"
-            raise file.bad_line(number, problem, line)
+            raise bad_line(file, number, problem, line)
     of_entities, of_relations = (
         {name: label for name, label in labels.items() if name in vocabulary}
         for vocabulary in (entities, relations)
     )
     if labels and not of_entities and not of_relations:
         raise ValueError(
-            f"{file.path}: no line has a name of this graph: the first name is "
+            f"{file}: no line has a name of this graph: the first name is "
             f"{shown(next(iter(labels)))}, entities are called as {shown(list(entities.names[:3]))}"
         )
     labelled = relations.labelled(of_relations) if names[1] else None

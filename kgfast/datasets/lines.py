@@ -5,14 +5,15 @@ find the wrong line.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from kgfast.datasets.data_files import DataFile, numbered_lines
+from kgfast.datasets.data_files import numbered_lines, text_of
 from kgfast.graph import Vocabulary
 from kgfast.graph.ids import id_rows, read_id
-from kgfast.text import shown
+from kgfast.text import bad_line, shown
 
 # Names of heads, relations and tails in headers, and in Parquet files.
 TRIPLE_COLUMNS = (
@@ -22,16 +23,16 @@ TRIPLE_COLUMNS = (
     ("source", "relation", "target"),
 )
 Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
-Files = Sequence[DataFile | None]  # files of train, valid and test
+Files = Sequence[Path | None]  # files of train, valid and test
 # entities, relations, int64 [T, 3] (h, r, t) of each split, and the files of the splits
 Graph = tuple[Vocabulary, Vocabulary, list[Tensor], Files]
 
 
 def read_vocabulary(
-    file: DataFile, fields_of: Callable[[str], list[str]], has_count: bool = False
+    file: Path, fields_of: Callable[[str], list[str]], has_count: bool = False
 ) -> Vocabulary:
     """Read a file of (id, name) fields with ids 0..len-1 in any order."""
-    lines = list(numbered_lines(file.text()))
+    lines = list(numbered_lines(text_of(file)))
     if has_count:
         lines = _without_count(file, lines)
     names: dict[int, str] = {}
@@ -39,17 +40,17 @@ def read_vocabulary(
     for number, line in lines:
         fields = fields_of(line)
         if len(fields) != 2 or not all(fields):
-            raise file.bad_line(number, "expected an id and a name", line)
+            raise bad_line(file, number, "expected an id and a name", line)
         try:
             id = read_id(fields[0], len(lines))
         except ValueError as error:
-            raise file.bad_line(number, str(error), line) from None
+            raise bad_line(file, number, str(error), line) from None
         name = fields[1]
         if id in names:
-            raise file.bad_line(number, f"id {id} was given before", line)
+            raise bad_line(file, number, f"id {id} was given before", line)
         if name in numbers:
             problem = f"name {shown(name)} was given before, on line {numbers[name]}"
-            raise file.bad_line(number, problem, line)
+            raise bad_line(file, number, problem, line)
         names[id], numbers[name] = name, number
     return Vocabulary(names[id] for id in range(len(names)))
 
@@ -64,36 +65,36 @@ def name_id(line: str) -> list[str]:
     return line.rsplit(maxsplit=1)[::-1]
 
 
-def _without_count(file: DataFile, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def _without_count(file: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Check the first line, which counts the others, and return the others."""
     number, line = lines[0] if lines else (1, "")
     try:
         count = read_id(line.strip())
     except ValueError:
-        raise file.bad_line(number, "expected a count line", line) from None
+        raise bad_line(file, number, "expected a count line", line) from None
     if count != len(lines) - 1:
         problem = f"the count disagrees with {len(lines) - 1} lines that follow"
-        raise file.bad_line(number, problem, line)
+        raise bad_line(file, number, problem, line)
     return lines[1:]
 
 
-def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
+def read_ids(file: Path | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
     """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to numbers of ids."""
     if file is None:
         return torch.empty(0, 3, dtype=torch.int64, device="cpu")
-    text = file.text()
+    text = text_of(file)
     header = 0
     if has_count:
         lines = list(numbered_lines(text))
         _without_count(file, lines)
         header = lines[0][0]
     body = text.rstrip().split("\n", header)[header:]
-    return torch.from_numpy(id_rows(file.path, "".join(body).encode(), header + 1, columns))
+    return torch.from_numpy(id_rows(file, "".join(body).encode(), header + 1, columns))
 
 
-def read_names(file: DataFile) -> Columns:
+def read_names(file: Path) -> Columns:
     """Read rows of three names between tabs, as columns."""
-    text = file.text()
+    text = text_of(file)
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     fields = "\t".join(lines).split("\t") if lines else []
     if any(count != 2 for count in {line.count("\t") for line in lines}) or "" in fields:
@@ -101,19 +102,18 @@ def read_names(file: DataFile) -> Columns:
             fields = line.split("\t")
             if len(fields) != 3:
                 problem = f"expected 3 tab-separated fields, found {len(fields)}"
-                raise file.bad_line(number, problem, line)
+                raise bad_line(file, number, problem, line)
             if "" in fields:
-                raise file.bad_line(number, "empty name", line)
+                raise bad_line(file, number, "empty name", line)
     return fields[0::3], fields[1::3], fields[2::3]
 
 
 def numbered_names(
     files: Files,
-    read: Callable[[DataFile], Columns] = read_names,
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
 ) -> Graph:
     """Read the splits of names; without vocabularies, the sorted names become vocabularies."""
-    splits: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
+    splits: list[Columns] = [([], [], []) if file is None else read_names(file) for file in files]
     if vocabularies is None:
         entities = sorted({name for h, _, t in splits for names in (h, t) for name in names})
         relations = sorted({name for _, names, _ in splits for name in names})
@@ -123,7 +123,7 @@ def numbered_names(
 
 
 def ids_of_names(
-    file: DataFile | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
+    file: Path | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
     """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file."""
     vocabularies = (entities, relations, entities)
@@ -131,12 +131,12 @@ def ids_of_names(
         ids = [of.ids(names) for of, names in zip(vocabularies, columns, strict=True)]
     except ValueError:
         assert file is not None
-        lines = numbered_lines(file.text())
+        lines = numbered_lines(text_of(file))
         for row, (number, line) in zip(zip(*columns, strict=True), lines, strict=True):
             try:
                 for name, vocabulary in zip(row, vocabularies, strict=True):
                     vocabulary[name]
             except ValueError as error:
-                raise file.bad_line(number, str(error), line) from None
+                raise bad_line(file, number, str(error), line) from None
         raise
     return torch.stack(ids, dim=1)

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kgfast.datasets.data_files import DataFile, numbered_lines
+from kgfast.datasets.data_files import numbered_lines, text_of
 from kgfast.graph import Names, Side
 from kgfast.graph.ids import read_id
+from kgfast.text import bad_line
 
 _ROLES: tuple[Side, ...] = ("head", "relation", "tail")
 Sizes = tuple[int, int]
@@ -26,7 +27,7 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
     are called ``heads``, ``relations``, ``tails``, as in :func:`kgfast.topk`. A ValueError names
     file, line and problem.
     """
-    file, lines = _read(path)
+    lines = _read(path)
     header: list[str] = list(_ROLES[:2])
     if len(set(lines[0][1].split("\t")) & set(_ROLES)) >= 2:
         header = lines.pop(0)[1].split("\t")
@@ -35,13 +36,13 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
         fields = line.split("\t")
         if len(fields) != len(header):
             problem = f"expected {len(header)} tab-separated fields, found {len(fields)}"
-            raise file.bad_line(number, problem, line)
+            raise bad_line(path, number, problem, line)
         cells = dict(zip(header, fields, strict=True))
         roles = [role for role in _ROLES if cells.get(role)]
         if len(roles) != 2:
             problem = "a query has two of head, relation and tail, and predicts the third; got"
-            raise file.bad_line(number, f"{problem} {len(roles)}", line)
-        ids = [_id(file, (number, line), cells[role], role, names, sizes) for role in roles]
+            raise bad_line(path, number, f"{problem} {len(roles)}", line)
+        ids = [_id(path, (number, line), cells[role], role, names, sizes) for role in roles]
         (side,) = set(_ROLES).difference(roles)
         rows.setdefault(side, []).append([place, *ids])
     if not rows:
@@ -56,26 +57,26 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
 
 def read_candidates(path: Path, side: Side, names: Names, sizes: Sizes) -> Tensor:
     """Return the distinct ids of a file of names, one per line: entities, or relations."""
-    file, lines = _read(path)
-    ids = {_id(file, line, line[1], side, names, sizes) for line in lines}
+    lines = _read(path)
+    ids = {_id(path, line, line[1], side, names, sizes) for line in lines}
     return torch.tensor(sorted(ids), dtype=torch.int64, device="cpu")
 
 
-def _read(path: Path) -> tuple[DataFile, list[tuple[int, str]]]:
+def _read(path: Path) -> list[tuple[int, str]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    lines = list(numbered_lines(DataFile(path).text()))
+    lines = list(numbered_lines(text_of(path)))
     if not lines:
         raise ValueError(f"{path}: holds no names")
-    return DataFile(path), lines
+    return lines
 
 
 def _id(
-    file: DataFile, line: tuple[int, str], cell: str, role: Side, names: Names, sizes: Sizes
+    path: Path, line: tuple[int, str], cell: str, role: Side, names: Names, sizes: Sizes
 ) -> int:
     place = int(role == "relation")
     vocabulary = names[place]
     try:
         return read_id(cell, sizes[place]) if vocabulary is None else vocabulary[cell]
     except ValueError as error:
-        raise file.bad_line(line[0], str(error), line[1]) from None
+        raise bad_line(path, line[0], str(error), line[1]) from None

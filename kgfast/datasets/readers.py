@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder
+from kgfast.datasets.data_files import KNOWN_LAYOUTS, find_file, need_file, split_files
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.inspection import mistakes
 from kgfast.datasets.labelled import with_labels
@@ -81,12 +81,11 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
-    folder = Folder(root)
-    read = next((read for marker, read in _LAYOUTS.items() if folder.find(marker)), None)
+    read = next((read for marker, read in _LAYOUTS.items() if find_file(root, marker)), None)
     if read is None:
         looked_for = ", ".join(_LAYOUTS)
         raise FileNotFoundError(f"no dataset in {root}: looked for {looked_for}; {KNOWN_LAYOUTS}")
-    graph = read(folder)
+    graph = read(root)
     for note in mistakes(root, *graph):
         warnings.warn(note, stacklevel=2)
     entities, relations = with_labels(root, graph[:2])
@@ -127,7 +126,7 @@ def load_negatives(
         raise TypeError("vocabulary must have names of entities and of relations")
     splits = []
     for split in ("valid", "test"):
-        file = Folder(Path(root)).find(f"{split}_negatives.txt")
+        file = find_file(Path(root), f"{split}_negatives.txt")
         if file is None:
             raise FileNotFoundError(
                 f"{root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
@@ -137,35 +136,35 @@ def load_negatives(
     return splits[0], splits[1]
 
 
-def _read_official(folder: Folder) -> Graph:
-    entities = read_vocabulary(folder.need("entities.dict", "entities.tsv"), id_name)
-    relations = read_vocabulary(folder.need("relations.dict", "relations.tsv"), id_name)
-    return numbered_names(folder.splits("{}.txt", "{}.tsv"), vocabularies=(entities, relations))
+def _read_official(folder: Path) -> Graph:
+    entities = read_vocabulary(need_file(folder, "entities.dict", "entities.tsv"), id_name)
+    relations = read_vocabulary(need_file(folder, "relations.dict", "relations.tsv"), id_name)
+    return numbered_names(split_files(folder, "{}.txt", "{}.tsv"), (entities, relations))
 
 
-def _read_openke(folder: Folder) -> Graph:
-    entities = read_vocabulary(folder.need("entity2id.txt"), name_id, has_count=True)
-    relations = read_vocabulary(folder.need("relation2id.txt"), name_id, has_count=True)
+def _read_openke(folder: Path) -> Graph:
+    entities = read_vocabulary(need_file(folder, "entity2id.txt"), name_id, has_count=True)
+    relations = read_vocabulary(need_file(folder, "relation2id.txt"), name_id, has_count=True)
     columns = {"head": len(entities), "tail": len(entities), "relation": len(relations)}
-    files = folder.splits("{}2id.txt")
+    files = split_files(folder, "{}2id.txt")
     htr = [read_ids(file, columns, has_count=True) for file in files]
     return entities, relations, [rows[:, [0, 2, 1]] for rows in htr], files
 
 
-def _read_libkge(folder: Folder) -> Graph:
-    entities = read_vocabulary(folder.need("entity_ids.del"), id_name)
-    relations = read_vocabulary(folder.need("relation_ids.del"), id_name)
+def _read_libkge(folder: Path) -> Graph:
+    entities = read_vocabulary(need_file(folder, "entity_ids.del"), id_name)
+    relations = read_vocabulary(need_file(folder, "relation_ids.del"), id_name)
     columns = {"head": len(entities), "relation": len(relations), "tail": len(entities)}
-    files = folder.splits("{}.del")
+    files = split_files(folder, "{}.del")
     return entities, relations, [read_ids(file, columns) for file in files], files
 
 
-def _read_plain(folder: Folder) -> Graph:
-    return numbered_names(folder.splits("{}.txt", "{}.tsv"))
+def _read_plain(folder: Path) -> Graph:
+    return numbered_names(split_files(folder, "{}.txt", "{}.tsv"))
 
 
 # The first marker found decides: layouts with vocabularies come before the plain layout.
-_LAYOUTS: dict[str, Callable[[Folder], Graph]] = {
+_LAYOUTS: dict[str, Callable[[Path], Graph]] = {
     "entities.dict": _read_official,
     "train2id.txt": _read_openke,
     "entity2id.txt": _read_openke,

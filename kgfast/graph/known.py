@@ -50,11 +50,7 @@ class KnownTriples:
     (tensor([0, 1, 3]), tensor([1, 1, 2]))
     """
 
-    def __init__(
-        self,
-        *triples: TriplesLike,
-        vocabulary: VocabularyLike | None = None,
-    ) -> None:
+    def __init__(self, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> None:
         tensors, _ = id_sets(triples, vocabulary)
         num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
         num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)

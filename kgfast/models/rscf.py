@@ -8,14 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import ops
-from kgfast.models.base import (
-    Candidates,
-    Model,
-    Side,
-    check_dim,
-    distinct_relations,
-    query_rows,
-)
+from kgfast.models.base import Candidates, Model, Side, check_dim, distinct_relations, query_rows
 from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
 from kgfast.models.filters import filters_of
 from kgfast.models.rotate import RotatE

@@ -5,13 +5,4 @@ from kgfast.tables.protocol import Rows, Table, as_rows, is_table
 from kgfast.tables.shard import Shard, Shards
 from kgfast.tables.views import UnitRows
 
-__all__ = [
-    "Rows",
-    "Shard",
-    "Shards",
-    "Table",
-    "UnitRows",
-    "as_rows",
-    "is_table",
-    "open",
-]
+__all__ = ["Rows", "Shard", "Shards", "Table", "UnitRows", "as_rows", "is_table", "open"]
