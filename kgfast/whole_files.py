@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 
@@ -16,8 +15,7 @@ def write_whole(
 
     safetensors makes temporary files that only their owner can read, and a kill leaves them in the
     folder. The next write deletes the folder. A ``lasting`` file outlives a loss of power from when
-    this function returns, and takes the place of a folder, which is renamed. An OSError leaves the
-    old file as it was.
+    this function returns. An OSError leaves the old file as it was.
     """
     path = Path(path)
     scratch = path.with_name(path.name + ".tmp")
@@ -31,8 +29,6 @@ def write_whole(
         fresh.chmod(mode)
         if lasting:
             sync(fresh)
-        if lasting and path.is_dir():
-            set_aside(path)
         os.replace(fresh, path)
     except OSError as error:
         reason = f"cannot write: {error.strerror or error}; the old file is intact"
@@ -61,14 +57,6 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(scratch, place)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename an unreadable file to a free name, such as ``<name>.broken``, and return that name."""
-    names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
-    aside = next(name for name in names if not os.path.lexists(name))
-    os.rename(path, aside)
-    return aside
 
 
 def sync(path: Path) -> None:

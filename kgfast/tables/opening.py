@@ -9,7 +9,6 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,39 +96,18 @@ def _opened(source: object) -> Rows:
     text = os.fspath(source)
     path, _, name = text.rpartition(".safetensors:")
     if path and not Path(text).exists():
-        return FileTable(_in_safetensors(Path(f"{path}.safetensors"), name))
+        return _in_safetensors(Path(f"{path}.safetensors"), name)
     if text.endswith(".npy"):
-        return FileTable(_in_npy(Path(text)))
+        return _in_npy(Path(text))
     if text.endswith(".safetensors"):
-        return FileTable(_in_safetensors(Path(text), None))
+        return _in_safetensors(Path(text), None)
     raise ValueError(
         f"{text}: files end in .npy or .safetensors; pass other files as a tensor, such as "
         "torch.load(path, mmap=True), or as an object with shape, dtype, block and rows"
     )
 
 
-@dataclass(frozen=True)
-class Place:
-    """Position, shape and dtype of rows in a file."""
-
-    path: Path
-    offset: int  # bytes before the first row
-    shape: tuple[int, int]  # (N, G)
-    dtype: torch.dtype
-
-
-def _place(path: Path, offset: int, shape: Sequence[int], dtype: Any, name: str) -> Place:
-    if dtype not in _DTYPES:
-        raise TypeError(f"{path}: {name} must be floating point; got {dtype}")
-    if len(shape) != 2 or (shape[0] and not shape[1]):
-        raise ValueError(
-            f"{path}: {name} must have two axes, and rows of at least one number; got shape "
-            f"{shown(list(shape))}"
-        )
-    return Place(path, offset, (shape[0], shape[1]), dtype)
-
-
-def _in_npy(path: Path) -> Place:
+def _in_npy(path: Path) -> "FileTable":
     _check_is_file(path)
     with reading(path, "truncated, or not an array of numpy"):
         values: Any = np.load(path, mmap_mode="r")
@@ -141,10 +119,10 @@ def _in_npy(path: Path) -> Place:
             "over the whole file: save numpy.ascontiguousarray(array)"
         )
     dtype = getattr(torch, values.dtype.name, values.dtype)
-    return _place(path, values.offset, values.shape, dtype, "the array")
+    return FileTable(path, values.offset, values.shape, dtype, "the array")
 
 
-def _in_safetensors(path: Path, name: str | None) -> Place:
+def _in_safetensors(path: Path, name: str | None) -> "FileTable":
     """Find one tensor of a file of safetensors, whose header the library checks."""
     from safetensors import safe_open
 
@@ -164,7 +142,7 @@ def _in_safetensors(path: Path, name: str | None) -> Place:
         raise ValueError(f"{path}: {hint}: it has {shown(names)}{did_you_mean(name, names)}")
     facts = tensors[name]
     dtype = _OF_SAFETENSORS.get(facts["dtype"], facts["dtype"])
-    return _place(path, 8 + size + facts["data_offsets"][0], facts["shape"], dtype, shown(name))
+    return FileTable(path, 8 + size + facts["data_offsets"][0], facts["shape"], dtype, shown(name))
 
 
 def _check_is_file(path: Path) -> None:
@@ -173,12 +151,24 @@ def _check_is_file(path: Path) -> None:
 
 
 class FileTable(Rows):
-    """Table with rows one after the other in one file."""
+    """Table with rows one after the other in one file, after ``offset`` bytes.
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.path = place, place.path
-        self.shape, self.dtype = place.shape, place.dtype
-        self._file = open(place.path, "rb", buffering=0)  # noqa: SIM115
+    A TypeError or ValueError calls rows of another kind by ``name``.
+    """
+
+    def __init__(
+        self, path: Path, offset: int, shape: Sequence[int], dtype: Any, name: str = "the rows"
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise TypeError(f"{path}: {name} must be floating point; got {dtype}")
+        if len(shape) != 2 or (shape[0] and not shape[1]):
+            raise ValueError(
+                f"{path}: {name} must have two axes, and rows of at least one number; got shape "
+                f"{shown(list(shape))}"
+            )
+        self.path, self.offset = path, offset
+        self.shape, self.dtype = (shape[0], shape[1]), dtype
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
         self._state = self._stat()
 
@@ -198,7 +188,7 @@ class FileTable(Rows):
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, contiguous; a file that changed since the opening is an error."""
         checked_range(start, start + len(out), len(self))
-        offset = self.place.offset + start * self.row_bytes
+        offset = self.offset + start * self.row_bytes
         done, view = 0, bytes_of(out.view(-1)).data  # a view of `out` itself: another layout raises
         with self._lock:
             self._file.seek(offset)
@@ -224,7 +214,7 @@ class FileTable(Rows):
             return self.block(0, 0)
         size = len(self) * self.row_bytes
         # Private, since torch warns of memory that cannot be written to.
-        pages = np.memmap(self.path, np.uint8, "c", self.place.offset, (size,))
+        pages = np.memmap(self.path, np.uint8, "c", self.offset, (size,))
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
     def close(self) -> None:
@@ -232,7 +222,7 @@ class FileTable(Rows):
         self._file.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileTable, (self.place,)
+        return FileTable, (self.path, self.offset, self.shape, self.dtype)
 
     def _stat(self) -> tuple[int, int]:
         found = os.fstat(self._file.fileno())
