@@ -30,8 +30,7 @@ Shapes = tuple[tuple[int, int], tuple[int, int]]
 # Features made at once. On the CPU the number is small, so that temporaries stay in the cache and
 # below the size at which torch starts threads. Barriers of threads cost more than the work, and far
 # more on a busy machine.
-_QUERY_CHUNK = {"cpu": 1 << 13}
-_QUERY_CHUNK_ELSEWHERE = 1 << 20
+_QUERY_CHUNK, _QUERY_CHUNK_ELSEWHERE = 1 << 13, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -249,8 +248,8 @@ class Model(nn.Module, ABC):
         """
         if side not in SIDES:
             self._check_side(side)
-        entity, dtype = self.entity, self._dtype
-        chunk = _QUERY_CHUNK.get(entity.device.type, _QUERY_CHUNK_ELSEWHERE)
+        dtype, is_on_cpu = self._dtype, self.entity.device.type == "cpu"
+        chunk = _QUERY_CHUNK if is_on_cpu else _QUERY_CHUNK_ELSEWHERE
         step = max(1, chunk // max(1, self.dim))
         if torch.is_grad_enabled() or anchors.shape[0] <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
@@ -353,10 +352,7 @@ def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidat
     ValueError if there is not one row per entity, or for side ``"relation"`` per relation.
     """
     crop = () if dim is None or is_nested(model) else (dim,)
-    return _one_each(model.candidates(side, *crop), model, side)
-
-
-def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
+    candidates: Any = model.candidates(side, *crop)
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     table = getattr(candidates, "table", None)
     if not (isinstance(table, Tensor) and hasattr(candidates, "operands")):
@@ -365,11 +361,11 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
             f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got {what} "
             "(only rank(), topk() and top_facts() read tables in files)"
         )
-    many = "relations" if side == "relation" else "entities"
-    if table.ndim != 2 or table.shape[0] != getattr(model, f"num_{many}"):
+    many = "num_relations" if side == "relation" else "num_entities"
+    if table.ndim != 2 or table.shape[0] != getattr(model, many):
         raise ValueError(
-            f"model.candidates({side!r}) must have one row per id: num_{many} is "
-            f"{getattr(model, f'num_{many}')}, the table has shape {list(table.shape)}"
+            f"model.candidates({side!r}) must have one row per id: {many} is "
+            f"{getattr(model, many)}, the table has shape {list(table.shape)}"
         )
     return cast(Candidates, candidates)
 

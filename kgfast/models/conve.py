@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kgfast.models.base import Candidates, Model, Shapes, Side
+from kgfast.models.base import Candidates, Model, Shapes, Side, query_rows
 from kgfast.models.evaluated import product
-from kgfast.models.tables import Table, gathered
+from kgfast.models.tables import Table
 
 _EVALUATED = 1 << 20  # activations of a layer at once in evaluation: 4 MiB
 
@@ -151,7 +151,7 @@ class ConvE(Model):
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         relations = self.relation_ids(relations, side)
         rows = [
-            gathered(table, ids).to(self._dtype).view(-1, 1, *self._image)
+            query_rows(table, ids).to(self._dtype).view(-1, 1, *self._image)
             for table, ids in ((self.entity, anchors), (self.relation, relations))
         ]
         image = self.image_dropout(self.image_norm(torch.cat(rows, 2)))  # [B, 1, 2H, W]

@@ -22,10 +22,7 @@ from kgfast.models.wrapper import Wrapper
 
 # Queries of a chunk: with more queries a single query takes longer, with fewer a ranking takes
 # longer.
-_CHUNK = {"cpu": 32}
-_CHUNK_ELSEWHERE = 1024
-_CHUNK_OF_OWN_NETWORKS = {"cpu": 1}
-_OF_KGFAST = "kgfast."  # modules of this package compute row by row, or in chunks already
+_CHUNK, _CHUNK_ELSEWHERE = 32, 1024
 _MAKERS = frozenset(("queries", "_queries"))  # methods
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
@@ -53,11 +50,6 @@ def evaluated_queries(
     # A class that inherits the attribute may have changed the method.
     parallel = bool(vars(type(maker)).get("parallel_queries", False))
     return in_chunks(make, anchors, relations, size, parallel=parallel)
-
-
-def query_chunk(device: torch.device) -> int:
-    """Return the number of queries that are made at once on a device."""
-    return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
 
 
 def product(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -135,16 +127,19 @@ def _chunk_of(maker: Any, device: torch.device) -> int | None:
         return size
     kind: Any = type(maker)
     methods = getattr(maker, "__dict__", {}).keys() & _MAKERS
-    if methods or not _is_of_kgfast(kind):
-        return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
-    return query_chunk(device) if hasattr(kind, "parallel_queries") else None
+    is_own_network = bool(methods) or not _is_of_kgfast(kind)
+    if not is_own_network and not hasattr(kind, "parallel_queries"):
+        return None  # computes row by row
+    if device.type != "cpu":
+        return _CHUNK_ELSEWHERE
+    return 1 if is_own_network else _CHUNK
 
 
 @lru_cache
 def _is_of_kgfast(kind: type) -> bool:
     """Return whether the methods of a class that make queries are of this package."""
     homes = [str(getattr(kind, name).__module__) for name in _MAKERS if hasattr(kind, name)]
-    return bool(homes) and all(home.startswith(_OF_KGFAST) for home in homes)
+    return bool(homes) and all(home.startswith("kgfast.") for home in homes)
 
 
 def _padded(ids: Tensor, count: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.models.base import Candidates, Model, Side, check_dim, distinct_relations, query_rows
-from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
+from kgfast.models.evaluated import run_alone
 from kgfast.models.filters import filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.tables import fresh_table
@@ -63,6 +63,7 @@ class RSCF(Wrapper):
     ('rscf_rotate', torch.Size([1, 20]))
     """
 
+    parallel_queries = True
     has_large_operators = True
     A1: nn.Parameter
     A2: nn.Parameter
@@ -104,23 +105,11 @@ class RSCF(Wrapper):
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops; all at once if they train."""
+        """Return the queries of several crops, made at once."""
         self._check_side(side)
-        widths, device = sorted({self._checked(dim) for dim in dims}), self.entity.device
-
-        def alone(width: int) -> Tensor:
-            def make(anchors: Tensor, relations: Tensor) -> Tensor:
-                return self._filtered(anchors, relations, side, [width])[0]
-
-            return in_chunks(make, anchors, relations, query_chunk(device), parallel=True)
-
-        with no_autocast(device):
-            if torch.is_grad_enabled():
-                queries: Sequence[Tensor] = self._filtered(
-                    anchors, relations, side, widths
-                ).unbind()
-            else:
-                queries = [alone(width) for width in widths]
+        widths = sorted({self._checked(dim) for dim in dims})
+        with no_autocast(self.entity.device):
+            queries = self._filtered(anchors, relations, side, widths)
         return [queries[widths.index(dim)] for dim in dims]
 
     def _filtered(

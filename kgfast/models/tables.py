@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from kgfast import tables
 from kgfast.ops import TABLE_DTYPES
@@ -58,8 +57,3 @@ def from_array(name: str, table: object) -> Tensor:
             return torch.from_numpy(table)
         except (TypeError, ValueError) as error:  # torch lacks this byte order, type or stride
             raise TypeError(f"{name}: torch cannot read this array: {error!s:.120}") from None
-
-
-def gathered(table: Tensor | tables.Rows, ids: Tensor) -> Tensor:
-    """Return rows of a table; the gradient of a tensor has a fixed order on every device."""
-    return table.rows(ids) if isinstance(table, tables.Rows) else functional.embedding(ids, table)
