@@ -52,10 +52,7 @@ ON_DEVICE += ["tests/eval/test_fronts.py"]
 PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
 PYTEST += ["-n", str(WORKERS)] * (find_spec("xdist") is not None)
-NEEDS = {
-    **dict.fromkeys(("tests", "host"), ("pytest", "hypothesis")),
-    "extension": ("setuptools",),
-}
+NEEDS = {**dict.fromkeys(("tests", "host"), ("pytest", "hypothesis")), "extension": ("setuptools",)}
 STEPS = ("kernels", "checks", "headlines", "tests", *BENCHMARKS, *SANITIZERS, "extension", "host")
 LAID_OUT = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}
 

@@ -178,11 +178,7 @@ def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
     return all(any(row.get(it) != new.get(it) for it in names) for new in rows)
 
 
-SECTIONS = {
-    "stream": stream,
-    "processes": processes,
-    "sampled": sampled,
-}
+SECTIONS = {"stream": stream, "processes": processes, "sampled": sampled}
 SHAPE = ("entities:", "{entities:,} x {dim}")
 BENCHMARK = Benchmark(
     "scale",

@@ -51,12 +51,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(in_a_line())
 
 
-@pytest.fixture(
-    params=[
-        *ISAS,
-        pytest.param("baseline", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(params=[*ISAS, pytest.param("baseline", marks=pytest.mark.slow)])
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set that this machine has, forced."""
     name: str = request.param

@@ -5,16 +5,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import (
-    ComplEx,
-    DistMult,
-    KnownTriples,
-    RotatE,
-    TransE,
-    Triples,
-    Vocabulary,
-    ops,
-)
+from kgfast import ComplEx, DistMult, KnownTriples, RotatE, TransE, Triples, Vocabulary, ops
 from kgfast.datasets import synthetic
 
 N, R, DIM = 5, 2, 3

@@ -96,10 +96,7 @@ def sdist(tmp_path_factory):
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_COPIED))
     subprocess.run(
-        [sys.executable, "-c", _build("sdist", folder)],
-        cwd=source,
-        check=True,
-        capture_output=True,
+        [sys.executable, "-c", _build("sdist", folder)], cwd=source, check=True, capture_output=True
     )
     (path,) = folder.glob("kgfast-*.tar.gz")
     return path

@@ -221,9 +221,7 @@ LOSS_WORKS = {
     "bce dot": "bce, all contenders in turns",
     "bce rotate": "bce, all contenders in turns",
 }
-LOSS_NAMES = NAMES | {
-    "eager": "torch, eager",
-}
+LOSS_NAMES = NAMES | {"eager": "torch, eager"}
 
 
 def _loss_work(row: Row) -> str:

@@ -51,15 +51,16 @@ def command() -> str:
 
 def machine(device: str) -> dict[str, Any]:
     """Return the facts of the machine that timings depend on."""
+    from kgfast.environment import cores, processor
+    from kgfast.kernels import cpu
+
     found = {
         "device": device,
-        "name": _cpu_name(),
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "name": processor(),
+        "cpu": processor(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
-        "isa": _isa(),
+        "isa": cpu.isa() if cpu.is_available() else None,
         "memory_bytes": _meminfo("MemTotal"),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -116,22 +117,6 @@ def versions(*packages: str) -> dict[str, str | None]:
         except PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _isa() -> str | None:
-    from kgfast.kernels import cpu
-
-    return cpu.isa() if cpu.is_available() else None
 
 
 def available_memory() -> int:

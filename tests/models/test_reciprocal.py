@@ -10,10 +10,7 @@ from support.ranked_models import MODELS, random_triples
 from support.scorers import as_blocks
 
 N, R = 23, 3
-ORDERS = {
-    "interleaved": lambda r: (2 * r, 2 * r + 1),
-    "appended": lambda r: (r, r + R),
-}
+ORDERS = {"interleaved": lambda r: (2 * r, 2 * r + 1), "appended": lambda r: (r, r + R)}
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -26,10 +23,7 @@ def test_a_head_query_is_a_tail_query_of_the_inverse(name, order):
     ids = list(range(0, N, 2))
     h, r, t = triples.T
     forth, back = ORDERS[order](r)
-    turned = {
-        "tail": torch.stack([h, forth, t], 1),
-        "head": torch.stack([t, back, h], 1),
-    }
+    turned = {"tail": torch.stack([h, forth, t], 1), "head": torch.stack([t, back, h], 1)}
     kh, kr, kt = random_triples(60, N, R, 1).T
     kforth, kback = ORDERS[order](kr)
     its_known = KnownTriples(
@@ -116,9 +110,7 @@ BAD = {
             MODELS["transe"](N, 4, 4, 0)
         ).queries(torch.tensor([0]), torch.tensor([0]), "tails"),
     },
-    TypeError: {
-        "model must have score": lambda: Reciprocal(Nothing()),
-    },
+    TypeError: {"model must have score": lambda: Reciprocal(Nothing())},
 }
 
 

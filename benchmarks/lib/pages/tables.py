@@ -63,10 +63,7 @@ MEMORY: Columns = (
     ("kgfast, time:", "**{kgfast[seconds]:time}**"),
     ("naive, in plain torch:", "~{naive[extrapolated_seconds]:time}"),
 )
-WHOLE: Columns = (
-    ("whole test set, dim 512, by", "{contender}"),
-    ("time:", median),
-)
+WHOLE: Columns = (("whole test set, dim 512, by", "{contender}"), ("time:", median))
 COUNTS: Columns = (*RACE_WORK[:2], ("queries:", "{batch}"), *RACE[1::2])
 TOGETHER: Columns = (
     ("entities:", "{entities:,}"),
@@ -90,10 +87,7 @@ def _losses(file: str, title: str) -> Table:
     contenders = ("kgfast", "eager", "compile", "eager_bf16", "linear", "products")
     columns = [(f"{names[name]}:", f"{{cells[{name}]}}") for name in contenders]
     return Table(
-        f"*-{file}.json",
-        (*LOSSES[:2], *columns),
-        title=f"### {title}: {{place}}",
-        change=_by_work,
+        f"*-{file}.json", (*LOSSES[:2], *columns), title=f"### {title}: {{place}}", change=_by_work
     )
 
 

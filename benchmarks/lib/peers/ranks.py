@@ -15,15 +15,7 @@ from torch import Tensor
 
 import kgfast
 from lib.measure import Stopwatch
-from lib.peers import (
-    TRIED_ROWS,
-    Missing,
-    building,
-    fastest,
-    quiet,
-    rotate_scores,
-    silence_pykeen,
-)
+from lib.peers import TRIED_ROWS, Missing, building, fastest, quiet, rotate_scores, silence_pykeen
 
 Counts = tuple[Tensor, Tensor]  # greater [B], equal [B]
 Block = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -323,11 +315,7 @@ class PyKEEN:
     def by_kgfast(self) -> kgfast.RotatE:
         """Return kgfast's model of the same function: interleaved rows, Euclidean norm."""
         model = kgfast.RotatE(
-            self.entity,
-            self.relation,
-            relation_format="complex",
-            norm="l2",
-            layout="interleaved",
+            self.entity, self.relation, relation_format="complex", norm="l2", layout="interleaved"
         )
         return model.to(self.model.device)
 
