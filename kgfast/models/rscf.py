@@ -100,7 +100,7 @@ class RSCF(Wrapper):
         The result is that of :meth:`Model.queries`, ``[B, F]`` in the layout of
         :mod:`kgfast.kernels.scores`. A crop's rows stay full-width, with zeros beyond the crop.
         """
-        return self.queries_of(anchors, relations, side, [self._checked(dims)])[0]
+        return self.queries_of(anchors, relations, side, [self.dim if dims is None else dims])[0]
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
