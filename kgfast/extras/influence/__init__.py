@@ -5,7 +5,6 @@ learning rates. `dense.py` computes gradients of losses over all entities, `samp
 sampled negatives. `tracing.py` is the loop and the public API.
 """
 
-from kgfast.extras.influence.results import Influences, Strongest
-from kgfast.extras.influence.tracing import self_influence, tracin
+from kgfast.extras.influence.tracing import Influences, Strongest, self_influence, tracin
 
 __all__ = ["Influences", "Strongest", "self_influence", "tracin"]

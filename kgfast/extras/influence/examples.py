@@ -39,6 +39,11 @@ class ExampleQueries:
         columns = self.anchors[rows], self.relations[rows], self.targets[rows]
         return ExampleQueries(self.side, *columns, known=self.known)
 
+    def blocks(self, size: int) -> Iterator["ExampleQueries"]:
+        """Cut examples into blocks; no examples are one empty block."""
+        for first in range(0, max(1, len(self)), size):
+            yield self.part(slice(first, first + size))
+
     def by_query(self) -> Tensor:
         """Return row ids ``[B]`` sorted by anchor, then relation; stable."""
         rows = self.relations.argsort(stable=True)

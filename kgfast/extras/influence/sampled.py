@@ -23,11 +23,9 @@ from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, RSCF, SIDES, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
 from kgfast.training import Batch, Negatives, Objective, loss_of
-from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
 _SCORES = 1 << 20  # scores that are in memory at once
-_SQUARES = 64  # most examples whose products with each other are made, for the diagonal
 
 
 class DrawnNegatives(NamedTuple):
@@ -38,32 +36,50 @@ class DrawnNegatives(NamedTuple):
     mask: Tensor  # bool [B, K], False: takes no part
     factor: Tensor  # [B], factor of a row in B times the loss of the row's batch
 
-    def part(self, rows: Any) -> "DrawnNegatives":
-        """Select examples by a slice or by row ids."""
+    def part(self, rows: slice) -> "DrawnNegatives":
+        """Select examples."""
         queries = self.queries.part(rows)
         return DrawnNegatives(queries, self.negatives[rows], self.mask[rows], self.factor[rows])
 
+    def blocks(self, size: int) -> Iterator["DrawnNegatives"]:
+        """Cut examples into blocks."""
+        return (self.part(rows) for rows in _slices(len(self.queries), size))
 
-class Replay:
-    """A sampler that draws the batches and negatives of a run again."""
 
-    def __init__(self, origin: Origin, device: torch.device) -> None:
-        self._config, self._step, self._device = origin.config, origin.step, device
-        graph, model = origin.graph, origin.config.model
+class SampledInfluence:
+    """Inner products of gradients of a loss of sampled negatives, at one state of a model.
+
+    The batches and negatives of the run are drawn again.
+    """
+
+    def __init__(self, model: Any, origin: Origin) -> None:
+        if isinstance(model, MED | RSCF):
+            raise TypeError(
+                f"influences of {type(model).__name__} are not served: MED weighs an example by "
+                "the other examples of the batch, and RSCF filters rows of candidates"
+            )
+        self._model, self._config, self._step = model, origin.config, origin.step
+        self._table = model.entity.detach()
+        self._device = self._table.device
+        graph = origin.graph
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
-        self._has_inverses = model.reciprocal
-        hrt = graph.train.hrt.cpu()
-        self._num_triples = len(hrt)
+        self._has_inverses = self._config.model.reciprocal
+        self._num_triples = len(graph.train)
         inverses_of = self._num_relations if self._has_inverses else None
+        hrt = graph.train.hrt.cpu()
         self._objective = Objective(self._config, hrt, self._num_entities, inverses_of)
-        self._hrt = self._objective.hrt
+        cls = loss_of(self._config.loss.name)
+        assert issubclass(cls, NegativesLoss)
+        self._loss = cls(reduction="none", **self._config.loss.hyperparameters())
+        numbers = self._table.shape[1] * (self._config.data.neg_size + 2)  # an example's rows
+        self._rows_at_once = max(1, _NUMBERS // numbers)
 
     def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
         """Return training examples with the negatives of the epoch that the checkpoint is in."""
         batches, count, device = self._objective.batches, len(ids), self._device
         is_head = queries.side == "head"
         rows = ids - self._num_triples * (is_head and not self._has_inverses)
-        place = torch.full((len(self._hrt),), -1, dtype=torch.int64, device="cpu")
+        place = torch.full((len(self._objective.hrt),), -1, dtype=torch.int64, device="cpu")
         place[rows.cpu()] = torch.arange(count, dtype=torch.int64, device="cpu")
         size = self._config.data.neg_size
         negatives = torch.empty(count, size, dtype=torch.int64, device=device)
@@ -91,13 +107,13 @@ class Replay:
             data.neg_size,
             mix(self._config.seed, Stream.INFLUENCE),
             shared=data.negatives == "shared",
-            known=KnownTriples(self._hrt) if data.filter_negatives else None,
+            known=KnownTriples(self._objective.hrt) if data.filter_negatives else None,
         )
         relations = queries.relations + self._num_relations * (side != queries.side)
         number = SIDES.index(queries.side)
         batch = Batch(number, side, queries.anchors.cpu(), relations.cpu(), None, None)
         drawn, mask = _drawn(*negatives.draw(batch), len(queries))
-        factor = 1 / _loss(self._config.loss).divisor(1, mask.sum(1).float())
+        factor = 1 / self._loss.divisor(1, mask.sum(1).float())
         of_each = torch.ones(len(queries), dtype=torch.float32, device=self._device) * factor
         return DrawnNegatives(queries, drawn.to(self._device), mask.to(self._device), of_each)
 
@@ -107,12 +123,63 @@ class Replay:
 
     def _factor(self, batch: Batch, mask: Tensor) -> Tensor:
         """Return the factor ``[B]`` of each row in B times the loss of a batch."""
-        count, loss, weights = len(mask), _loss(self._config.loss), batch.weights
+        count, loss, weights = len(mask), self._loss, batch.weights
         if loss.takes_weights and weights is not None:
             return weights * (count / weights.sum())
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
         factor: Tensor = ones * (count / loss.divisor(count, int(mask.sum())))
         return factor
+
+    def products(self, drawn: DrawnNegatives, others: DrawnNegatives) -> Tensor:
+        """Return the products ``[M, B]`` of examples with the M others."""
+        shape = len(others.queries), len(drawn.queries)
+        dtype = torch.float64 if self._table.dtype == torch.float64 else torch.float32
+        total = torch.zeros(shape, dtype=dtype, device=self._table.device)
+        for rows in _slices(shape[0], self._rows_at_once):
+            entries = self._gradients(others.part(rows))
+            wanted = entries.ids.unique_consecutive()
+            for columns in _slices(shape[1], max(1, _SCORES // drawn.negatives.shape[1])):
+                examples = self._gradients(drawn.part(columns), wanted)
+                examples.add_products(entries, total[rows, columns])
+        return total
+
+    def _gradients(self, drawn: DrawnNegatives, wanted: Tensor | None = None) -> "_Entries":
+        """Return gradients of entity rows, of ``wanted`` ones or of all."""
+        examples = drawn.queries
+        index = torch.cat([examples.targets[:, None], drawn.negatives], 1)
+        with torch.no_grad():
+            queries = queries_at(
+                self._model, examples.anchors, examples.relations, examples.side, None
+            )
+        slopes = self._slopes(drawn, index, queries)
+        takes_part = slopes != 0
+        if wanted is not None:
+            takes_part &= torch.isin(index, wanted)
+        of, place = takes_part.nonzero(as_tuple=True)
+        ids = index[of, place]
+        return _Entries.sorted(of, ids, self._candidate_rows(queries[of], ids, slopes[of, place]))
+
+    def _slopes(self, drawn: DrawnNegatives, index: Tensor, queries: Tensor) -> Tensor:
+        """Return slopes of scores ``[B, 1 + K]``."""
+        model, side = self._model, drawn.queries.side
+        with torch.no_grad():
+            bias = with_gamma(candidates_at(model, side, None), model, queries.dtype).bias
+            scores = ops.indexed_scores(queries, self._table, index, model.score, bias=bias)
+        with torch.enable_grad():
+            leaf = scores.requires_grad_()
+            rows = self._loss.of_scores(leaf[:, 0], leaf[:, 1:], mask=drawn.mask)
+            return torch.autograd.grad(rows, leaf, drawn.factor.to(rows.dtype))[0]
+
+    def _candidate_rows(self, queries: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
+        """Return ``slope dscore / drow`` of pairs of a query and an entity, ``[P, G]``."""
+        whole = queries.new_empty(len(ids), self._table.shape[1])
+        for some in _slices(len(ids), max(1, _NUMBERS // whole.shape[1])):
+            with torch.enable_grad():
+                rows = self._table[ids[some]].to(whole.dtype).requires_grad_()
+                index = torch.arange(len(rows), dtype=torch.int64, device=rows.device)[:, None]
+                scores = ops.indexed_scores(queries[some], rows, index, self._model.score)
+                (whole[some],) = torch.autograd.grad(scores, rows, slopes[some, None])
+        return whole
 
 
 def _drawn(ids: Tensor | None, mask: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
@@ -120,13 +187,6 @@ def _drawn(ids: Tensor | None, mask: Tensor | None, count: int) -> tuple[Tensor,
     assert ids is not None
     ids = ids.expand(count, -1)
     return ids, torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
-
-
-def _loss(loss: LossConfig) -> NegativesLoss:
-    """Make a loss of rows."""
-    cls = loss_of(loss.name)
-    assert issubclass(cls, NegativesLoss)
-    return cls(reduction="none", **loss.hyperparameters())
 
 
 @dataclass
@@ -153,81 +213,6 @@ class _Entries:
         for mine, their in zip(own.split(step), theirs.split(step), strict=True):
             products = torch.linalg.vecdot(self.rows[mine], others.rows[their])
             into.index_put_((others.of[their], self.of[mine]), products, accumulate=True)
-
-
-class SampledInfluence:
-    """Inner products of gradients of a loss of sampled negatives, at one state of a model."""
-
-    def __init__(self, model: Any, loss: LossConfig, origin: Origin) -> None:
-        if isinstance(model, MED | RSCF):
-            raise TypeError(
-                f"influences of {type(model).__name__} are not served: MED weighs an example by "
-                "the other examples of the batch, and RSCF filters rows of candidates"
-            )
-        self._model, self._loss = model, loss
-        self._table = model.entity.detach()
-        self._replay = Replay(origin, self._table.device)
-        numbers = self._table.shape[1] * (origin.config.data.neg_size + 2)  # an example's rows
-        self._rows_at_once = max(1, _NUMBERS // numbers)
-
-    def products(self, ids: Tensor, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
-        """Return the products ``[M, B]`` of examples with the M others."""
-        return self._products(self._replay.training(ids, examples), self._replay.others(others))
-
-    def squares(self, ids: Tensor, examples: ExampleQueries) -> Tensor:
-        """Return the product ``[B]`` of each example with itself."""
-        drawn = self._replay.training(ids, examples)
-        size = min(_SQUARES, self._rows_at_once)
-        parts = (drawn.part(rows) for rows in _slices(len(examples), size))
-        return torch.cat([self._products(part, part).diagonal() for part in parts])
-
-    def _products(self, drawn: DrawnNegatives, others: DrawnNegatives) -> Tensor:
-        shape = len(others.queries), len(drawn.queries)
-        dtype = torch.float64 if self._table.dtype == torch.float64 else torch.float32
-        total = torch.zeros(shape, dtype=dtype, device=self._table.device)
-        for rows in _slices(shape[0], self._rows_at_once):
-            entries = self._gradients(others.part(rows))
-            wanted = entries.ids.unique_consecutive()
-            for columns in _slices(shape[1], max(1, _SCORES // drawn.negatives.shape[1])):
-                examples = self._gradients(drawn.part(columns), wanted)
-                examples.add_products(entries, total[rows, columns])
-        return total
-
-    def _gradients(self, drawn: DrawnNegatives, wanted: Tensor | None = None) -> _Entries:
-        """Return gradients of entity rows, of ``wanted`` ones or of all."""
-        asked = drawn.queries
-        index = torch.cat([asked.targets[:, None], drawn.negatives], 1)
-        with torch.no_grad():
-            queries = queries_at(self._model, asked.anchors, asked.relations, asked.side, None)
-        slopes = self._slopes(drawn, index, queries)
-        takes_part = slopes != 0
-        if wanted is not None:
-            takes_part &= torch.isin(index, wanted)
-        of, place = takes_part.nonzero(as_tuple=True)
-        ids = index[of, place]
-        return _Entries.sorted(of, ids, self._candidate_rows(queries[of], ids, slopes[of, place]))
-
-    def _slopes(self, drawn: DrawnNegatives, index: Tensor, queries: Tensor) -> Tensor:
-        """Return slopes of scores ``[B, 1 + K]``."""
-        model, side = self._model, drawn.queries.side
-        with torch.no_grad():
-            bias = with_gamma(candidates_at(model, side, None), model, queries.dtype).bias
-            scores = ops.indexed_scores(queries, self._table, index, model.score, bias=bias)
-        with torch.enable_grad():
-            leaf = scores.requires_grad_()
-            rows = _loss(self._loss).of_scores(leaf[:, 0], leaf[:, 1:], mask=drawn.mask)
-            return torch.autograd.grad(rows, leaf, drawn.factor.to(rows.dtype))[0]
-
-    def _candidate_rows(self, queries: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
-        """Return ``slope dscore / drow`` of pairs of a query and an entity, ``[P, G]``."""
-        whole = queries.new_empty(len(ids), self._table.shape[1])
-        for some in _slices(len(ids), max(1, _NUMBERS // whole.shape[1])):
-            with torch.enable_grad():
-                rows = self._table[ids[some]].to(whole.dtype).requires_grad_()
-                index = torch.arange(len(rows), dtype=torch.int64, device=rows.device)[:, None]
-                scores = ops.indexed_scores(queries[some], rows, index, self._model.score)
-                (whole[some],) = torch.autograd.grad(scores, rows, slopes[some, None])
-        return whole
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:

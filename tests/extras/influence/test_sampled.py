@@ -9,7 +9,7 @@ from kgfast.extras.influence import sampled as module
 from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import ExampleQueries, Examples
-from kgfast.extras.influence.sampled import Replay
+from kgfast.extras.influence.sampled import SampledInfluence
 from kgfast.training.objective import Objective
 from support.influences import assert_close, flat
 from support.small_runs import trainer_of
@@ -93,7 +93,7 @@ class _Split:
 
 def drawn_again(checkpoint):
     """Yield ids of a run's training examples, and the examples with their negatives."""
-    replay = Replay(checkpoint.origin, torch.device("cpu"))
+    replay = SampledInfluence(checkpoint.open(), checkpoint.origin)
     for ids, queries in Examples.of(GRAPH.train.hrt, "negative").chunks(1000):
         yield ids, replay.training(ids, queries)
 
@@ -110,9 +110,8 @@ def by_autograd(run, test, side):
     squares = torch.zeros(2 * len(GRAPH.train)).double()
     for checkpoint, rate in zip(stages.checkpoints, stages.rates, strict=True):
         model = checkpoint.open()
-        others = Replay(checkpoint.origin, torch.device("cpu")).others(
-            ExampleQueries.of(test, side)
-        )
+        replay = SampledInfluence(model, checkpoint.origin)
+        others = replay.others(ExampleQueries.of(test, side))
         tests = gradients_of(model, others, stages.loss)
         for ids, drawn in drawn_again(checkpoint):
             rows = gradients_of(model, drawn, stages.loss)

@@ -8,8 +8,7 @@ import torch
 
 from kgfast import DistMult
 from kgfast.datasets import synthetic
-from kgfast.extras.influence import self_influence, tracin
-from kgfast.extras.influence.results import Strongest
+from kgfast.extras.influence import Strongest, self_influence, tracin
 from kgfast.training import Config
 from kgfast.training.checkpoint import load, save
 from support.influences import dense_influences
