@@ -7,6 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +21,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from kgfast.datasets import Dataset
 from kgfast.locks import locked
 from kgfast.text import escaped, shown
-from kgfast.training import Callback, Config, RunFolder, Trainer, load_dataset, read_rows
+from kgfast.training import Callback, Config, Trainer, load_dataset, read_rows
 from kgfast.training.config import MAY_CHANGE
 from kgfast.whole_files import write_whole
 
 _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
+_REPEATS = "repeats trial"
 _OUTCOME, _SECONDS = "outcome", "seconds"  # notes of kgfast on a trial
 _REDUCTION = 3  # one of so many trials continues from a rung
 _TRIES = 200  # tries of a value with values of other ranges, before the value is refused
@@ -79,13 +82,13 @@ def search(
         raise ValueError(f"dataset {data.name} has no validation triples to compare by")
     path.mkdir(parents=True, exist_ok=True)
     with locked(path):
-        study = _begun(config, path, resume)
-        searching = _Searching(config, space, path, data, study, progress)
-        try:
+        study = _begun(config, space.settings.first_rung, path, resume)
+        searching = _Searching(space, path, data, study, progress)
+        if study.trials:
+            searching.say(f"{path}: resumed after {len(study.trials)} trials")
+        with suppress(_TimeIsUp):  # the trial is open, and continues with more minutes
             while not searching.is_over():
                 searching.try_next()
-        except _TimeIsUp:
-            pass  # the trial is open, and continues with more minutes
         return study
 
 
@@ -119,9 +122,7 @@ def rows_of(study: optuna.Study) -> list[dict[str, Any]]:
             "number": trial.number,
             "values": trial.params,
             "rungs": trial.intermediate_values,
-            "mrr": next(reversed(trial.intermediate_values.values()), None)
-            if trial.value is None
-            else trial.value,
+            "mrr": trial.value or next(reversed(trial.intermediate_values.values()), None),
             "seconds": trial.user_attrs.get(_SECONDS, 0.0),
             "outcome": trial.user_attrs.get(_OUTCOME, _OPEN),
         }
@@ -146,7 +147,7 @@ class Space:
             )
         if config.search.trials is None and config.search.minutes is None:
             raise ValueError("search.minutes: set the minutes, or search.trials")
-        self._base = config.model_copy(update={"search": None})
+        self.settings, self.base = config.search, config.model_copy(update={"search": None})
         self._ranges, self._ends = config.search.ranges, {}
         for key in self._ranges:
             if key.partition(".")[0] in ("dataset", "search") or key in MAY_CHANGE:
@@ -167,7 +168,7 @@ class Space:
 
     def config_of(self, values: Mapping[str, Any]) -> Config:
         """Return the config of a trial; raise ValueError if values contradict each other."""
-        return self._base.updated(values)
+        return self.base.updated(values)
 
     def _values(self, key: str) -> Sequence[Any]:
         values = self._ranges[key]
@@ -195,45 +196,39 @@ class _TimeIsUp(Exception):
     """End of the minutes of a search, within a trial."""
 
 
+@dataclass
 class _Searching(Callback):
     """Search in a folder: trains trials, and hands the evaluations of each to optuna."""
 
-    def __init__(
-        self,
-        config: Config,
-        space: Space,
-        path: Path,
-        dataset: Dataset,
-        study: optuna.Study,
-        progress: bool,
-    ) -> None:
-        self._config, self._space, self._path, self._dataset = config, space, path, dataset
-        self._study, self._progress = study, progress
-        if study.trials:
-            self._say(f"{path}: resumed after {len(study.trials)} trials")
+    space: Space
+    path: Path
+    dataset: Dataset
+    study: optuna.Study
+    shows_progress: bool
 
     def is_over(self) -> bool:
-        assert self._config.search is not None
-        most = self._config.search.trials
+        most = self.space.settings.trials
         return self._is_late(0.0) or (most is not None and len(self._ended()) >= most)
 
     def try_next(self) -> None:
         """Train a new trial, or the interrupted one; an exception leaves the trial open."""
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self.study.get_trials(deepcopy=False)
         if trials and not trials[-1].state.is_finished():
-            trial = optuna.Trial(self._study, trials[-1]._trial_id)
+            trial = optuna.Trial(self.study, trials[-1]._trial_id)
         else:
             # A seed for each number: a search that was interrupted draws the same.
-            seed = (self._config.seed * 1_000_003 + len(trials)) % 2**32
-            self._study.sampler = optuna.samplers.TPESampler(seed=seed)
-            trial = self._study.ask()
-        state, outcome, mrr = self._trained(trial)
+            seed = (self.space.base.seed * 1_000_003 + len(trials)) % 2**32
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed)
+            trial = self.study.ask()
+        outcome, mrr = self._trained(trial)
         trial.set_user_attr(_OUTCOME, outcome)
-        self._study.tell(trial, mrr, state=state)
+        # the sampler learns nothing of a failed trial
+        failed = TrialState.FAIL if outcome.startswith(_REPEATS) else TrialState.PRUNED
+        self.study.tell(trial, mrr, state=TrialState.COMPLETE if outcome == _DONE else failed)
         self._keep_best()
         shown = "" if mrr is None else f"  MRR {mrr:.4f}"
         values = "  ".join(f"{key} {value}" for key, value in trial.params.items())
-        self._say(f"trial {trial.number}  {outcome}{shown}  {values}")
+        self.say(f"trial {trial.number}  {outcome}{shown}  {values}")
 
     def on_evaluation(self, row: dict[str, Any]) -> None:
         """Report an evaluation of the present trial; raise if the trial or the search ends."""
@@ -242,7 +237,7 @@ class _Searching(Callback):
         if row.get("dim") != (None if config.med is None else max(config.med.dims)):
             return
         trial.set_user_attr(_SECONDS, row["time"])
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self.study.get_trials(deepcopy=False)
         if row[unit] not in trials[trial.number].intermediate_values:
             trial.report(row["mrr"], int(row[unit]))
         if row[unit] == total:
@@ -252,65 +247,60 @@ class _Searching(Callback):
         if self._is_late(row["time"]):
             raise _TimeIsUp
 
-    def _trained(self, trial: optuna.Trial) -> tuple[TrialState, str, float | None]:
-        """Train a trial; return how it ended, and the MRR if it was trained to its end."""
-        values = self._space.draw(trial)
-        for other in self._study.get_trials(deepcopy=False)[: trial.number]:
-            if other.params == trial.params:  # the sampler learns nothing of a failed trial
-                return TrialState.FAIL, f"repeats trial {other.number}", None
+    def _trained(self, trial: optuna.Trial) -> tuple[str, float | None]:
+        """Train a trial; return the outcome, and the MRR if it was trained to its end."""
+        values = self.space.draw(trial)
+        for other in self.study.get_trials(deepcopy=False)[: trial.number]:
+            if other.params == trial.params:
+                return f"{_REPEATS} {other.number}", None
         try:
-            config = self._space.config_of(values)
+            config = self.space.config_of(values)
         except ValueError as error:
-            return TrialState.PRUNED, f"contradicts: {error}", None
+            return f"contradicts: {error}", None
         self._trial, self._of_trial = trial, config
-        trainer = Trainer(
-            config,
-            self._run(trial.number).path,
-            dataset=self._dataset,
-            progress=self._progress and sys.stderr.isatty(),
-        )
+        path, progress = self._run(trial.number), self.shows_progress and sys.stderr.isatty()
+        trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
         try:
             with trainer.opened(resume=True) as run:  # without a test
-                for row in read_rows(self._run(trial.number).path):
+                for row in read_rows(path):
                     if "split" in row and row["step"] <= run.state.step:
                         self.on_evaluation(row)  # a kill may have left it out
                 run.train([self])
         except optuna.TrialPruned:
-            return TrialState.PRUNED, _STOPPED, None
+            return _STOPPED, None
         except FloatingPointError as error:
-            return TrialState.PRUNED, f"diverged: {error}", None
+            return f"diverged: {error}", None
         except (MemoryError, torch.OutOfMemoryError) as error:
-            return TrialState.PRUNED, f"out of memory: {error}", None
-        return TrialState.COMPLETE, _DONE, run.state.valid["mrr"]
+            return f"out of memory: {error}", None
+        return _DONE, run.state.valid["mrr"]
 
     def _is_late(self, seconds: float) -> bool:
         """Return whether time is up after so many seconds of the present trial."""
-        assert self._config.search is not None
-        minutes = self._config.search.minutes
+        minutes = self.space.settings.minutes
         before = sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in self._ended())
         return minutes is not None and before + seconds >= 60 * minutes
 
     def _ended(self) -> list[optuna.trial.FrozenTrial]:
-        trials = self._study.get_trials(deepcopy=False)
+        trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.is_finished()]
 
-    def _run(self, number: int) -> RunFolder:
-        return RunFolder(self._path / "trials" / str(number))
+    def _run(self, number: int) -> Path:
+        return self.path / "trials" / str(number)
 
     def _keep_best(self) -> None:
         """Write the config of the best trial, and drop the checkpoints of others that ended."""
         is_done = any(trial.state is TrialState.COMPLETE for trial in self._ended())
-        best = self._study.best_trial if is_done else None
+        best = self.study.best_trial if is_done else None
         for trial in self._ended():
             if best is None or trial.number != best.number:
-                for path in self._run(trial.number).path.glob("*.safetensors"):
+                for path in self._run(trial.number).glob("*.safetensors"):
                     path.unlink()
         if best is not None:
-            config = self._space.config_of(self._space.draw(best))
-            write_whole(self._path / "best.yaml", config.to_yaml, lasting=True)
+            config = self.space.config_of(self.space.draw(best))
+            write_whole(self.path / "best.yaml", config.to_yaml, lasting=True)
 
-    def _say(self, line: str) -> None:
-        if self._progress:
+    def say(self, line: str) -> None:
+        if self.shows_progress:
             print(escaped(line), file=sys.stderr)
 
 
@@ -321,10 +311,9 @@ def _length_of(config: Config) -> tuple[str, int]:
     return "step", config.train.steps or 1
 
 
-def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
+def _begun(config: Config, first_rung: int | None, path: Path, resume: bool) -> optuna.Study:
     """Begin the study of a folder, or continue it; refuse a folder that holds another search."""
-    file, section = path / "trials.db", config.search
-    assert section is not None
+    file = path / "trials.db"
     if file.exists():
         if not resume:
             raise ValueError(
@@ -339,7 +328,7 @@ def _begun(config: Config, path: Path, resume: bool) -> optuna.Study:
         if changed:
             raise ValueError(f"the search was started with another config: {', '.join(changed)}")
     write_whole(path / "config.yaml", config.to_yaml, lasting=True)
-    rung = section.first_rung or max(1, _length_of(config)[1] // _REDUCTION**2)
+    rung = first_rung or max(1, _length_of(config)[1] // _REDUCTION**2)
     study = _study_in(file)
     study.pruner = optuna.pruners.SuccessiveHalvingPruner(rung, _REDUCTION)
     return study
