@@ -24,7 +24,8 @@ from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above, Known
 from kgfast.models.base import Side
-from kgfast.ops.above import check_max_results, thresholds_of
+from kgfast.ops.above import thresholds_of
+from kgfast.ops.checks import check_int
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
@@ -297,7 +298,7 @@ class AboveSearch(Search):
         max_results: int,
     ) -> None:
         super().__init__(model, queries, allowed, *options)
-        check_max_results(max_results)
+        check_int("max_results", max_results, 1)
         if isinstance(self.section.given, ListedIds):
             raise ValueError(
                 "candidate_ids: above() takes the same candidates for all queries, or "

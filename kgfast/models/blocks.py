@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.models.base import SIDES_AND_RELATIONS, Side
+from kgfast.ops import check_int
 
 BlockFunction = Callable[[Tensor, Tensor, Side, Tensor], Tensor]
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -75,9 +76,12 @@ class BlockScorer:
         if not callable(fn):
             raise TypeError(f"fn must be callable; got {type(fn).__name__}")
         self.fn, self.sides = fn, tuple(sides)
-        self.num_entities = _count("num_entities", num_entities)
-        self.num_relations = _count("num_relations", num_relations)
-        self.block, self.batch_size = _count("block", block), _count("batch_size", batch_size)
+        sizes = {"num_entities": num_entities, "num_relations": num_relations}
+        sizes |= {"block": block, "batch_size": batch_size}
+        for name, size in sizes.items():
+            check_int(name, size, 1)
+        self.num_entities, self.num_relations = num_entities, num_relations
+        self.block, self.batch_size = block, batch_size
         self.device = torch.device(device)
         self._owner = getattr(fn, "__self__", None)  # modules of the owner are set to eval mode
 
@@ -154,15 +158,6 @@ class Block:
     def __str__(self) -> str:
         span = f"{int(self.ids[0])} .. {int(self.ids[-1])}" if len(self.ids) else "none"
         return f"block {self.number} of the {self.side} side (candidates {span})"
-
-
-def _count(name: str, value: int) -> int:
-    """Check a number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int; got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}")
-    return value
 
 
 def _name(fn: Any) -> str:

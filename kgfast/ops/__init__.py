@@ -4,7 +4,7 @@ An operator checks its arguments before any kernel runs, and picks a backend by 
 tensors (or by :func:`use_backend`). ``torch.library`` makes it work under ``torch.compile``.
 """
 
-from kgfast.ops.checks import TABLE_DTYPES, check_device, check_index, check_tensor
+from kgfast.ops.checks import TABLE_DTYPES, check_device, check_index, check_int, check_tensor
 from kgfast.ops.compose import compose, cos_sin, filters, serves_composition, serves_filters
 from kgfast.ops.differentiable import no_autocast, result_dtype
 from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend, waits_for
@@ -25,6 +25,7 @@ __all__ = [
     "check_device",
     "check_ids",
     "check_index",
+    "check_int",
     "check_tensor",
     "check_unique",
     "compose",

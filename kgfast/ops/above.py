@@ -1,4 +1,4 @@
-"""Arguments of above(): thresholds, and the number of results."""
+"""Arguments of above()."""
 
 from numbers import Real
 from typing import Any
@@ -31,11 +31,3 @@ def thresholds_of(threshold: Tensor | float, count: int, device: torch.device) -
     if len(bad):
         raise ValueError(f"threshold[{int(bad[0])}] must be a number or an infinity; got nan")
     return thresholds
-
-
-def check_max_results(most: int) -> None:
-    """Check a number of results."""
-    if isinstance(most, bool) or not isinstance(most, int):
-        raise TypeError(f"max_results must be an int; got {shown(most)}")
-    if most < 1:
-        raise ValueError(f"max_results must be at least 1; got {most}")

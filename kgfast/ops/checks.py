@@ -11,6 +11,7 @@ from torch import Tensor
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops.differentiable import full_precision
+from kgfast.text import shown
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _QUERY_DTYPES = (torch.float32, torch.float64)
@@ -56,6 +57,15 @@ def check_index(
     check_shape(name, index, shape)
     if index.device != like.device:
         check_device(name, index, like, whose)
+
+
+def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> None:
+    """Check that a value is an int, of at least ``low`` and at most ``high``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {shown(value)}")
+    if low is not None and (value < low or (high is not None and value > high)):
+        allowed = f"at least {low}" if high is None else f"in {low} .. {high}"
+        raise ValueError(f"{name} must be {allowed}; got {shown(value)}")
 
 
 def check_number(name: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Output layer with a softmax, which never stores the scores of all outputs."""
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from kgfast.ops import (
     check_device,
     check_ids,
     check_index,
+    check_int,
     check_tensor,
     check_unique,
 )
@@ -80,8 +81,8 @@ class StreamedHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_int("num_outputs", num_outputs, 1)
-        _check_int("dim", dim, 1)
+        check_int("num_outputs", num_outputs, 1)
+        check_int("dim", dim, 1)
         self.num_outputs, self.dim, self.sparse = num_outputs, dim, sparse
         if weight is None:
             room = torch.empty(num_outputs, dim, dtype=dtype, device=device)
@@ -146,14 +147,14 @@ class StreamedHead(nn.Module):
             self._check_candidates(candidate_ids)
             ids = candidate_ids.sort().values
             rows, bias = self._rows(ids)
-        counted = self._counted(hidden, targets, ignore_index, ids)
-        arguments = counted.hidden, rows, bias, counted.targets, label_smoothing, "dot"
+        flat, places, where = self._counted(hidden, targets, ignore_index, ids)
+        arguments = flat, rows, bias, places, label_smoothing, "dot"
         if reduction != "none":
-            count = max(1, len(counted.targets)) if reduction == "mean" else 1
+            count = max(1, len(places)) if reduction == "mean" else 1
             return ops.cross_entropy(*arguments, divisor=count)
         losses = ops.cross_entropy(*arguments)
-        if counted.where is not None:
-            losses = losses.new_zeros(targets.numel()).index_copy(0, counted.where, losses)
+        if where is not None:
+            losses = losses.new_zeros(targets.numel()).index_copy(0, where, losses)
         return losses.view(targets.shape)
 
     def sampled_loss(
@@ -192,15 +193,14 @@ class StreamedHead(nn.Module):
         ValueError, TypeError
             See :meth:`loss`.
         """
-        _check_int("num_negatives", num_negatives, 1)
-        _check_int("seed", seed)
-        hits = self._counted(hidden, targets, ignore_index, None).targets
+        check_int("num_negatives", num_negatives, 1)
+        check_int("seed", seed)
+        _, hits, _ = self._counted(hidden, targets, ignore_index, None)
         ids, shift = drawn_outputs(hits, self.num_outputs, num_negatives, seed)
         rows, bias = self._rows(ids)
         bias = shift if bias is None else bias + shift.to(bias.dtype)
-        counted = self._counted(hidden, targets, ignore_index, ids)
-        arguments = counted.hidden, rows, bias, counted.targets, 0.0, "dot"
-        return ops.cross_entropy(*arguments, divisor=max(1, len(hits)))
+        flat, places, _ = self._counted(hidden, targets, ignore_index, ids)
+        return ops.cross_entropy(flat, rows, bias, places, 0.0, "dot", divisor=max(1, len(hits)))
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
         """Return the best output, int64 ``[...]``; the lowest id among equals."""
@@ -225,7 +225,7 @@ class StreamedHead(nn.Module):
             ``[..., k]``, from best to worst, the lowest id first among equals. Not differentiable.
         """
         flat = self._flat(hidden)
-        _check_int("k", k, 1, self._check_candidates(candidate_ids))
+        check_int("k", k, 1, self._check_candidates(candidate_ids))
         scores, ids = ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
         shape = *hidden.shape[:-1], k
         return scores.view(shape), ids.view(shape)
@@ -264,13 +264,13 @@ class StreamedHead(nn.Module):
         flat = self._flat(hidden)
         count = self._check_candidates(candidate_ids)
         _check_temperature(temperature)
-        _check_int("seed", seed)
+        check_int("seed", seed)
         if top_k is None:
             ids = None if candidate_ids is None else candidate_ids.sort().values
             bias = None if self.bias is None else self.bias.detach()
             drawn = draw(flat, Outputs(self.weight.detach(), bias, ids), temperature, seed)
             return drawn.view(hidden.shape[:-1])
-        _check_int("top_k", top_k, 1, count)
+        check_int("top_k", top_k, 1, count)
         drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
         step = math.ceil(_TOP / top_k)
         for first in range(0, len(flat), step):
@@ -301,8 +301,11 @@ class StreamedHead(nn.Module):
 
     def _counted(
         self, hidden: Tensor, targets: Tensor, ignore_index: int, ids: Tensor | None
-    ) -> "_Counted":
-        """Check hidden states and targets, and select those that count; ``ids`` are candidates."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the hidden states ``[B, D]`` and targets ``[B]`` that count, and their places.
+
+        The places are None if all count. ``ids`` are candidates, in which targets are then places.
+        """
         self._check_hidden(hidden)
         check_tensor("targets", targets)
         is_counted = targets != ignore_index
@@ -324,9 +327,9 @@ class StreamedHead(nn.Module):
             targets = places
         flat, targets = hidden.reshape(-1, self.dim), targets.reshape(-1)
         if bool(is_counted.all()):
-            return _Counted(flat, targets, None)
+            return flat, targets, None
         where = is_counted.reshape(-1).nonzero()[:, 0]
-        return _Counted(flat.index_select(0, where), targets[where], where)
+        return flat.index_select(0, where), targets[where], where
 
     def _check_hidden(self, hidden: Tensor) -> None:
         check_tensor("hidden", hidden)
@@ -340,9 +343,7 @@ class StreamedHead(nn.Module):
         check_device("hidden", hidden, self.weight, "the weight of the head")
 
     def _check_outputs(self, name: str, ids: Tensor, counted: Tensor) -> None:
-        check_tensor(name, ids)
-        if ids.dtype != torch.int64:
-            raise TypeError(f"{name} must be int64; got {ids.dtype}")
+        check_tensor(name, ids, (torch.int64,))
         check_device(name, ids, self.weight, "the weight of the head")
         check_ids(name, counted, self.num_outputs)
 
@@ -356,22 +357,6 @@ class StreamedHead(nn.Module):
         check_ids("candidate_ids", candidate_ids, self.num_outputs)
         check_unique("candidate_ids", candidate_ids)
         return len(candidate_ids)
-
-
-class _Counted(NamedTuple):
-    """Hidden states and targets that count."""
-
-    hidden: Tensor  # [B, D]
-    targets: Tensor  # [B]
-    where: Tensor | None  # [B], places among all targets; None: all count
-
-
-def _check_int(name: str, value: int, least: int | None = None, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__}")
-    if least is not None and (value < least or (most is not None and value > most)):
-        allowed = f"at least {least}" if most is None else f"in {least} .. {most}"
-        raise ValueError(f"{name} must be {allowed}; got {value}")
 
 
 def _check_temperature(temperature: float) -> None:

@@ -28,7 +28,7 @@ from kgfast.graph import (
     names_of,
 )
 from kgfast.models import CP, SIDES, Reciprocal, Side
-from kgfast.ops import no_autocast
+from kgfast.ops import check_int, no_autocast
 from kgfast.progress import progress_bar
 from kgfast.text import shown
 from kgfast.training.config import LossConfig
@@ -232,8 +232,7 @@ def tracin(
     >>> found.ids.tolist()  # itself
     [[0]]
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k must be a whole number of at least 1; got {shown(k)}")
+    check_int("k", k, 1)
     if side not in SIDES:
         raise ValueError(f"side must be 'head' or 'tail'; got {shown(side)}")
     if test is None:

@@ -9,11 +9,12 @@ log E) steps. No Python loop runs over nodes, edges or paths.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kgfast.ops import check_int
 from kgfast.text import shown
 
 CHUNK = 2048  # default number of paths of a chunk: benchmarks/paths_speed.py
@@ -105,7 +106,7 @@ class Paths:
 
     def chunks(self, size: int = CHUNK) -> Iterator[Tensor]:
         """Yield all paths, ``size`` (at least 1) at a time."""
-        check_count("chunk", size, 1)
+        check_int("chunk", size, 1)
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
@@ -150,8 +151,8 @@ def _check(edge_index: Tensor, num_nodes: int, order: int) -> None:
         raise TypeError(f"edge_index must be int64 or int32; got {edge_index.dtype}")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must be [2, E]; got {tuple(edge_index.shape)}")
-    check_count("num_nodes", num_nodes, 0)
-    check_count("order", order, 1)
+    check_int("num_nodes", num_nodes, 0)
+    check_int("order", order, 1)
     wrong = ((edge_index < 0) | (edge_index >= num_nodes)).any(0)
     if bool(wrong.any()):
         place = int(wrong.nonzero()[0])
@@ -159,11 +160,3 @@ def _check(edge_index: Tensor, num_nodes: int, order: int) -> None:
             f"edge_index: edge {place} is {edge_index[:, place].tolist()}; nodes are 0 to "
             f"num_nodes - 1 = {num_nodes - 1}"
         )
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise unless a value is an int of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int; got {shown(value)}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}; got {shown(value)}")

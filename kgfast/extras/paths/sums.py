@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import get_device_states, set_device_states
 
-from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
+from kgfast.extras.paths.enumeration import CHUNK, Paths
+from kgfast.ops import check_int
 from kgfast.text import shown
 
 Message = Callable[..., Tensor]
@@ -92,10 +94,10 @@ def path_sum(
     if to not in ("last", "first"):
         raise ValueError(f'to must be "last" or "first"; got {shown(to)}')
     size = CHUNK if chunk is None else chunk
-    check_count("chunk", size, 1)
+    check_int("chunk", size, 1)
     _check_inputs(inputs)
     paths = Paths(edge_index, num_nodes, order=order, backtracking=backtracking, by=to)
-    job = _Job(message, paths, size, _Surroundings.of(edge_index.device))
+    job = _Job(message, paths, size, _Surroundings(edge_index.device))
     # Inference mode records nothing, whatever the grad mode says.
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return job.forward(inputs, None)
@@ -111,41 +113,33 @@ def _check_inputs(inputs: Any) -> None:
         raise TypeError(f"inputs must be a sequence of tensors; got {shown(inputs)}")
 
 
-@dataclass(frozen=True)
 class _Surroundings:
     """The random state and autocast settings that a message runs under."""
 
-    device: torch.device
-    generators: tuple[Tensor, Tensor | None]  # states of the CPU, and of another device
-    autocast: tuple[tuple[str, torch.dtype, bool], ...]
-
-    @classmethod
-    def of(cls, device: torch.device) -> "_Surroundings":
-        is_cpu = device.type == "cpu"
-        states = None if is_cpu else torch.get_device_module(device).get_rng_state(device)
-        autocast = tuple(
-            (it, torch.get_autocast_dtype(it), torch.is_autocast_enabled(it))
-            for it in {"cpu", device.type}
-            if torch.amp.is_autocast_available(it)
-        )
-        return cls(device, (torch.get_rng_state(), states), autocast)
+    def __init__(self, device: torch.device) -> None:
+        self._of_cpu = torch.get_rng_state()
+        self._of_devices = get_device_states(torch.empty(0, dtype=torch.float32, device=device))
+        self._device_type = device.type
+        self._casts = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in {"cpu", device.type}
+            if torch.amp.is_autocast_available(kind)
+        ]
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        of_cpu, of_device = self.generators
-        devices = [] if of_device is None else [self.device]
-        kind = "cuda" if of_device is None else self.device.type
+        devices, states = self._of_devices
+        kind = self._device_type if devices else "cuda"
         with torch.random.fork_rng(devices, device_type=kind), self.same_casts():
-            torch.set_rng_state(of_cpu)
-            if of_device is not None:
-                torch.get_device_module(self.device).set_rng_state(of_device, self.device)
+            torch.set_rng_state(self._of_cpu)
+            set_device_states(devices, states, device_type=kind)
             yield
 
     @contextmanager
     def same_casts(self) -> Iterator[None]:
         """Apply the captured autocast; no chunk reuses the casts of another."""
         with ExitStack() as stack:
-            for kind, dtype, enabled in self.autocast:
+            for kind, dtype, enabled in self._casts:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
             yield
 
