@@ -115,8 +115,32 @@ def print_table(table: Any, **options: Any) -> None:
     Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
 
 
-def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]) -> int:
-    """Print the first rows of columns, with labels in brackets after names; count the rows.
+def say_columns(
+    columns: dict[str, Any],
+    formats: dict[str, str],
+    groups: Sequence[Any],
+    as_json: bool,
+    out: Path | None,
+) -> bool:
+    """Write columns to a file, or print lines of JSON or a table; return True for a table."""
+    from kgfast.frames import rows_of, write_columns
+
+    if out is not None:
+        say(str(write_columns(columns, out)))
+    elif as_json:
+        for row in rows_of(columns):
+            say(json_line(row))
+    else:
+        _print_table_of(columns, formats, groups)
+        if len(groups) > MOST_ROWS:
+            say(f"{len(groups) - MOST_ROWS:,} more answers: --json or --out FILE", err=True)
+    return out is None and not as_json
+
+
+def _print_table_of(
+    columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]
+) -> None:
+    """Print the first rows of columns, with labels in brackets after names.
 
     ``formats`` has the formats of columns of numbers. A line follows the last row of a group.
     """
@@ -125,10 +149,10 @@ def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequ
 
     labels = {name: columns[name] for name in columns if name.endswith("_label")}
     columns = {name: values for name, values in columns.items() if name not in labels}
-    for name, of_names in labels.items():
-        named = name.removesuffix("_label")
+    for column, of_names in labels.items():
+        named = column.removesuffix("_label")
         both = zip(columns[named], of_names, strict=True)
-        columns[named] = [it if label is None else f"{it} ({label})" for it, label in both]
+        columns[named] = [name if label is None else f"{name} ({label})" for name, label in both]
     table = Table()
     for name in columns:
         table.add_column(name, justify="right" if name in formats else "left", overflow="fold")
@@ -141,7 +165,16 @@ def print_columns(columns: dict[str, Any], formats: dict[str, str], groups: Sequ
         ]
         table.add_row(*map(Text, cells), end_section=groups[place] != groups[place + 1])
     print_table(table)
-    return table.row_count
+
+
+def ids_of(option: str, names: Sequence[str], vocabulary: Any) -> Any:
+    """Return the ids of names, one or a list; a run without names takes ids as typed."""
+    try:
+        ids = list(map(int, names)) if vocabulary is None else vocabulary.ids(names)
+        return ids if len(ids) > 1 else int(ids[0])
+    except ValueError as error:
+        why = str(error) if vocabulary is not None else f"this run has no names, give ids: {error}"
+        raise ValueError(f"{option}: {why}") from None
 
 
 def check_out(out: Path | None) -> None:

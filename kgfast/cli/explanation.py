@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_out, command, json_line, print_columns, say
+from kgfast.cli.common import check_out, command, ids_of, say, say_columns
 
 _MEANING = (
     "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0, "
@@ -17,11 +17,7 @@ _MEANING = (
 )
 
 
-class Predicted(StrEnum):
-    """Predicted entity of a triple."""
-
-    head = "head"
-    tail = "tail"
+Predicted = StrEnum("Predicted", "head tail")
 
 
 @command
@@ -47,7 +43,6 @@ def explain(
 ) -> None:
     """Show training triples for and against a triple (TracIn)."""
     from kgfast.extras.influence import tracin
-    from kgfast.frames import write_columns
     from kgfast.training import RunFolder
     from kgfast.training.build import device_of
     from kgfast.training.loading import names_of_run
@@ -57,40 +52,22 @@ def explain(
     config = folder.read_config()
     device = device_of(config)
     graph = folder.load_graph()
-    entities, relations = own = names_of_run(folder, config, graph)
-    triple = []
-    for option, name, names in (
-        ("--head", head, entities),
-        ("--relation", relation, relations),
-        ("--tail", tail, entities),
-    ):
-        try:
-            triple.append(int(names.ids([name])))
-        except ValueError as error:
-            raise ValueError(f"{option}: {error}") from None
-    found = tracin(
+    vocabulary = entities, relations = names_of_run(folder, config, graph)
+    named = (("--head", head, entities), ("--relation", relation, relations))
+    named += (("--tail", tail, entities),)
+    influences = tracin(
         [run / name for name in checkpoint] if checkpoint else run,
-        test=[triple],
+        test=[[ids_of(option, [name], names) for option, name, names in named]],
         side=side.value,
         k=top,
         device=device,
         trust=trust,
         progress=sys.stdout.isatty() and not as_json,
     )
-    columns = found.columns(own)
+    columns = influences.columns(vocabulary)
     del columns["test"]
-    if out is not None:
-        say(str(write_columns(columns, out)))
-        return
-    if as_json:
-        for row in zip(*columns.values(), strict=True):
-            say(json_line(dict(zip(columns, row, strict=True))))
-        return
-    count = len(columns["kind"])
-    printed = print_columns(columns, {"influence": ".3e"}, columns["kind"])
-    if printed < count:
-        say(f"{count - printed:,} more: --json or --out FILE")
-    stages = zip(found.checkpoints, found.rates, strict=True)
-    said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
-    say(f"Checkpoints: {said}")
-    say(_MEANING)
+    if say_columns(columns, {"influence": ".3e"}, columns["kind"], as_json, out):
+        stages = zip(influences.checkpoints, influences.rates, strict=True)
+        said = ", ".join(f"{Path(name).name} (rate {rate:.3g})" for name, rate in stages)
+        say(f"Checkpoints: {said}")
+        say(_MEANING)

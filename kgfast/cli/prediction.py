@@ -1,7 +1,6 @@
 """``kgfast predict``: the best answers to queries, or the best facts of a graph."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +11,10 @@ from kgfast.cli.common import (
     check_no_options,
     check_out,
     command,
-    json_line,
+    ids_of,
     load,
     load_known,
-    print_columns,
-    say,
+    say_columns,
     say_that_no_data_were_found,
 )
 
@@ -98,8 +96,6 @@ def predict(
     """Predict tails, heads or relations, or the best facts of all."""
     import torch
 
-    from kgfast.frames import write_columns
-
     check_out(out)
     if known and include_known:
         raise ValueError("give --known or --include-known, not both")
@@ -122,7 +118,7 @@ def predict(
     loaded = load(run, checkpoint, data, as_table=max_memory is not None, trust=trust)
     entities, relations = loaded.vocabulary or (None, None)
     given = {
-        f"{role}s": _ids(f"--{role}", names, relations if role == "relation" else entities)
+        f"{role}s": ids_of(f"--{role}", names, relations if role == "relation" else entities)
         for role, names in (("head", head), ("relation", relation), ("tail", tail))
         if names
     }
@@ -143,10 +139,11 @@ def predict(
         columns["probability"] = values.numpy()
     if options["known"] is None and not include_known:
         say_that_no_data_were_found()
-    if out is not None:
-        say(str(write_columns(columns, out)))
-    else:
-        _print(columns, as_json)
+    queries_of_rows = columns.get("query", [0] * len(columns["score"]))
+    if out is None:
+        columns = {name: it for name, it in columns.items() if name not in ("query", "rank")}
+    formats = dict.fromkeys(("score", "probability"), ".4f")
+    say_columns(columns, formats, queries_of_rows, as_json, out)
 
 
 def _answers(
@@ -186,30 +183,3 @@ def _answers(
     order = np.argsort(whole["query"], kind="stable").tolist()  # in the order of the file
     columns = {name: [values[row] for row in order] for name, values in whole.items()}
     return columns | {"score": np.array(columns["score"])}
-
-
-def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
-    """Return the ids of names; a run without names takes ids as typed."""
-    try:
-        if vocabulary is not None:
-            ids = vocabulary.ids(names)
-            return ids if len(ids) > 1 else int(ids)
-        return [int(name) for name in names] if len(names) > 1 else int(names[0])
-    except ValueError as error:
-        why = str(error) if vocabulary is not None else f"this run has no names, give ids: {error}"
-        raise ValueError(f"{option}: {why}") from None
-
-
-def _print(columns: dict[str, Any], as_json: bool) -> None:
-    from kgfast.frames import rows_of
-
-    shown = {name: values for name, values in columns.items() if name not in ("query", "rank")}
-    if as_json:
-        for row in rows_of(shown):
-            say(json_line(row))
-        return
-    count = len(columns["score"])
-    queries = columns.get("query", [0] * count)
-    printed = print_columns(shown, dict.fromkeys(("score", "probability"), ".4f"), queries)
-    if printed < count:
-        say(f"{count - printed:,} more answers: --json or --out FILE", err=True)
