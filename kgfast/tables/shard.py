@@ -6,7 +6,6 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from kgfast.ops import check_int
 from kgfast.tables.protocol import (
     Rows,
     Table,
@@ -16,6 +15,7 @@ from kgfast.tables.protocol import (
     checked_row_ids,
     is_table,
 )
+from kgfast.text import shown
 
 
 class Shard(Rows):
@@ -60,7 +60,8 @@ class Shard(Rows):
             raise TypeError(f"rows must be a tensor or a Table; got {type(rows).__name__}")
         held = TensorTable(rows) if isinstance(rows, Tensor) else as_rows(rows)
         for name, value in (("start", start), ("total_rows", total_rows)):
-            check_int(name, value)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int; got {shown(value)}")
         stop = start + len(held)
         if not 0 <= start <= stop <= total_rows:
             raise ValueError(
