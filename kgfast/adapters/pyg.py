@@ -119,11 +119,7 @@ def _converted(model: Any) -> Model | None:
         return ComplEx(_halves(model), relation)
     if kind is kge.RotatE:
         return RotatE(
-            _halves(model),
-            relation,
-            gamma=float(model.margin),
-            relation_format="phase",
-            norm="l2",
+            _halves(model), relation, gamma=float(model.margin), relation_format="phase", norm="l2"
         )
     return None
 

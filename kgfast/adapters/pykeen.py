@@ -11,11 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from pykeen.evaluation import (
-    RankBasedEvaluator,
-    RankBasedMetricResults,
-    evaluator_resolver,
-)
+from pykeen.evaluation import RankBasedEvaluator, RankBasedMetricResults, evaluator_resolver
 from pykeen.models import ERModel
 from pykeen.nn import modules as interactions
 from torch import Tensor, nn
@@ -24,16 +20,7 @@ from kgfast.adapters.affine import AffineModel, Parts, Rows, frozen_affine
 from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.eval import RANK_TYPES, rank
 from kgfast.graph import KnownTriples, as_integers
-from kgfast.models import (
-    RESCAL,
-    ComplEx,
-    DistMult,
-    Model,
-    Reciprocal,
-    RotatE,
-    Side,
-    TransE,
-)
+from kgfast.models import RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, Side, TransE
 
 __all__ = ["KgfastEvaluator", "UnknownModelError", "from_pykeen"]
 

@@ -33,8 +33,7 @@ def explain(
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE",
-            help="A file of the run, instead of all saved models; may be repeated.",
+            metavar="FILE", help="A file of the run, instead of all saved models; may be repeated."
         ),
     ] = None,
     as_json: flags.AsJson = False,

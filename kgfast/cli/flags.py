@@ -23,8 +23,7 @@ Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Folder = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`)."),
+    Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`).")
 ]
 FolderToRank = Annotated[
     Path,

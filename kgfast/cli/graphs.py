@@ -11,8 +11,7 @@ from kgfast.cli.common import command, say
 @command
 def known(
     files: Annotated[
-        list[Path],
-        typer.Argument(help="Triples of ids: .npy [T, 3], or text of three ids a line."),
+        list[Path], typer.Argument(help="Triples of ids: .npy [T, 3], or text of three ids a line.")
     ],
     out: Annotated[Path, typer.Option(help="A new folder for the index.")],
 ) -> None:

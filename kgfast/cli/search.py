@@ -33,8 +33,7 @@ def search(
     show: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Instead of a search, show the trials of an earlier search.",
+            metavar="FOLDER", help="Instead of a search, show the trials of an earlier search."
         ),
     ] = None,
     quiet: flags.Quiet = False,

@@ -107,6 +107,8 @@ def test_the_commands(tmp_path):
     said = run("evaluate", tmp_path / "unnamed", "--data", folder).output
     assert "unnamed has no names of entities, by which data are read" in said
     assert "is there already" in error_of("convert", source, "--out", out)
+    line = error_of("convert", out, "--out", tmp_path / "again")
+    assert "is a folder of tables already" in line
 
 
 def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
@@ -142,12 +144,6 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, make, messa
         make(tmp_path)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.tmp").exists()
-
-
-def test_a_folder_of_tables_is_not_converted_again(tmp_path):
-    convert(official(tmp_path / "theirs"), tmp_path / "ours")
-    with pytest.raises(ValueError, match="is a folder of tables already"):
-        convert(tmp_path / "ours", tmp_path / "again")
 
 
 ODD = {

@@ -5,21 +5,10 @@ import torch
 from safetensors.torch import load_file
 
 import kgfast
+from kgfast import CP, MED, RESCAL, RSCF, ComplEx, ConvE, DistMult, Reciprocal, RotatE, TransE
 from kgfast.adapters.export import export_run
 from kgfast.datasets import synthetic
 from kgfast.graph import Vocabulary
-from kgfast.models import (
-    CP,
-    MED,
-    RESCAL,
-    RSCF,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Reciprocal,
-    RotatE,
-    TransE,
-)
 from kgfast.training import LoadedRun
 from kgfast.training.loading import Vocabularies
 from support.small_runs import ring_trainer, write_ring

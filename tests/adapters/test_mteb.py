@@ -184,8 +184,8 @@ def real_task(top_ranked=None):
                 ),
                 "queries": datasets.Dataset.from_dict(
                     {
-                        "id": [f"q{row}" for row in range(QUERIES)],
-                        "text": [f"query {row}" for row in range(QUERIES)],
+                        name: [f"{word}{row}" for row in range(QUERIES)]
+                        for name, word in (("id", "q"), ("text", "query "))
                     }
                 ),
                 "relevant_docs": {

@@ -150,12 +150,9 @@ def test_types_that_are_refused(change, message):
         ogb.evaluate(model(), split | change, num_nodes=NUM_NODES)
 
 
-def test_an_empty_split_is_named():
+def test_empty_and_no_splits_are_named():
     with pytest.raises(ValueError, match="head is empty: there is nothing to rank"):
         ogb.evaluate(model(), {name: ids[:0] for name, ids in wikikg2().items()})
-
-
-def test_no_splits_are_named():
     for split in (None, [1, 2], "x"):
         with pytest.raises(ValueError, match="split must be a mapping"):
             ogb.evaluate(model(), split)

@@ -89,10 +89,7 @@ def test_what_does_not_fit_is_named(monkeypatch):
 
 HEAD, RELATION, TAIL = triples().T
 BAD = {
-    "short": (
-        {"rel_type": RELATION[:3]},
-        "rel_type must have one id for each of 25 triples, as",
-    ),
+    "short": ({"rel_type": RELATION[:3]}, "rel_type must have one id for each of 25 triples, as"),
     "None": ({"tail_index": None}, "tail_index must be ids of one axis; got None"),
     "floats": ({"rel_type": RELATION.double()}, "rel_type must be integers, got dtype torch.float"),
     "out of range": ({"head_index": HEAD + NODES}, "head .* must be in 0..59"),

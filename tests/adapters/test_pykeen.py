@@ -12,11 +12,7 @@ import kgfast
 pytest.importorskip("pykeen")
 
 from pykeen import datasets
-from pykeen.evaluation import (
-    LCWAEvaluationLoop,
-    RankBasedEvaluator,
-    evaluator_resolver,
-)
+from pykeen.evaluation import LCWAEvaluationLoop, RankBasedEvaluator, evaluator_resolver
 from pykeen.models import ERModel, model_resolver
 from pykeen.nn.modules import DistMultInteraction
 from pykeen.pipeline import pipeline
@@ -85,10 +81,7 @@ def arguments(on="Nations"):
     data = graph(on)
     return {
         "mapped_triples": data.testing.mapped_triples,
-        "additional_filter_triples": [
-            data.training.mapped_triples,
-            data.validation.mapped_triples,
-        ],
+        "additional_filter_triples": [data.training.mapped_triples, data.validation.mapped_triples],
         "use_tqdm": False,
     }
 
@@ -249,10 +242,7 @@ def test_triples_of_another_graph():
 
 BAD = {
     "None": ({"mapped_triples": None}, "mapped_triples must be a tensor .* got NoneType"),
-    "an array": (
-        {"mapped_triples": np.zeros((3, 3), int)},
-        "mapped_triples must .* ndarray",
-    ),
+    "an array": ({"mapped_triples": np.zeros((3, 3), int)}, "mapped_triples must .* ndarray"),
     "two columns": ({"mapped_triples": torch.zeros(3, 2).long()}, r"mapped_triples .* \[3, 2\]"),
     "one triple": ({"mapped_triples": torch.zeros(3).long()}, r"mapped_triples must be .* \[3\]"),
     "floats": ({"mapped_triples": torch.zeros(3, 3)}, "mapped_triples must be integers, got dtype"),

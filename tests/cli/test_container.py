@@ -82,13 +82,8 @@ def test_its_command_serves_the_mounted_model(monkeypatch, trained):
     assert answers == [200, 200, 200, 200, 400]
 
 
-def health_check():
-    """Return the command by which a container asks itself."""
-    (check,) = said("HEALTHCHECK")
-    return json.loads(check.partition("CMD ")[2])
-
-
 def test_its_check_asks_the_server():
-    command = health_check()
+    (check,) = said("HEALTHCHECK")
+    command = json.loads(check.partition("CMD ")[2])
     compile(command[2], "HEALTHCHECK", "exec")
     assert f"http://localhost:{said('EXPOSE')[0]}/health" in command[2]

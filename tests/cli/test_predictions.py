@@ -87,34 +87,30 @@ def test_files(trained, tmp_path, suffix, words):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.fixture
-def called(trained, tmp_path):
-    """Return the tables of the run, and the ring with other names."""
-
-    def folders(entities, relations=("next", "previous")):
-        old = [*(f"e{i}" for i in range(12)), "next", "previous"]
-        new = dict(zip(old, [*entities, *relations], strict=True))
-        splits = {
-            split: [tuple(new[name] for name in row) for row in rows]
-            for split, rows in ring_triples().items()
-        }
-        ring = write_ring(tmp_path / "ring", entities, splits)
-        lines = [f"{i}\t{name}\n" for i, name in enumerate(relations)]
-        (ring / "relations.dict").write_text("".join(lines))
-        tables = tmp_path / "tables"
-        assert run("export", trained, "--to", "safetensors", "--out", tables).exit_code == 0
-        for name, chosen in (("entities", entities), ("relations", relations)):
-            (tables / f"{name}.json").write_text(json.dumps(list(chosen)))
-        return tables, ring
-
-    return folders
+def called(trained, folder, entities, relations):
+    """Return the tables of the run, and the ring, with other names."""
+    old = [*(f"e{i}" for i in range(12)), "next", "previous"]
+    new = dict(zip(old, [*entities, *relations], strict=True))
+    splits = {
+        split: [tuple(new[name] for name in row) for row in rows]
+        for split, rows in ring_triples().items()
+    }
+    ring = write_ring(folder / "ring", entities, splits)
+    lines = [f"{i}\t{name}\n" for i, name in enumerate(relations)]
+    (ring / "relations.dict").write_text("".join(lines))
+    tables = folder / "tables"
+    assert run("export", trained, "--to", "safetensors", "--out", tables).exit_code == 0
+    for name, chosen in (("entities", entities), ("relations", relations)):
+        (tables / f"{name}.json").write_text(json.dumps(list(chosen)))
+    return tables, ring
 
 
 @pytest.mark.parametrize("control", ["\x1b", "\x7f", "\x9b", "\u202e"])
-def test_names_do_nothing_to_a_terminal(called, tmp_path, control):
+def test_names_do_nothing_to_a_terminal(trained, tmp_path, control):
     """The table, JSON, ranks and errors; JSON and files still hold the names."""
     evil = f"e{control}[2J"
-    tables, ring = called([f"{evil}{i}" for i in range(12)], ["next", f"previous{control}"])
+    names = [f"{evil}{i}" for i in range(12)], ["next", f"previous{control}"]
+    tables, ring = called(trained, tmp_path, *names)
     asked = "predict", tables, "--data", ring, "--head", f"{evil}3"
     asked += "--relation", f"previous{control}"
     shown = f"e\\u{ord(control):04x}[2J"

@@ -17,13 +17,6 @@ def config(tmp_path):
     return path
 
 
-def test_nothing_to_resume_is_an_error(config, tmp_path):
-    done = run("search", "--config", config, "--run", tmp_path / "a", "--trials", 1, "--resume")
-    assert done.exit_code == 2
-    assert f"{tmp_path / 'a'} holds no search to resume" in done.stderr
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     folder = tmp_path / "found"
     base = "search", "--config", config, "--run", folder
@@ -58,6 +51,11 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
         (
             ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),
             "search.ranges.optim.lrr: 1.0 cannot be: unknown key optim.lrr; did you mean optim.lr?",
+        ),
+        (
+            ("--trials", "1", "--resume"),
+            "a holds no search to resume: name its folder with --run, "
+            "or leave out --resume to begin",
         ),
         (("--show", "nowhere"), "nowhere holds no search: trials.db is missing"),
     ],

@@ -83,23 +83,10 @@ def error_of(*words):
     return result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--dim", 99], "dim"),
-        (["--max-k", 0], "--max-k"),
-        (
-            ["--allowed-host", "http://kg.example"],
-            "an allowed host is a name, an address, or *; got 'http://kg.example'",
-        ),
-    ],
-    ids=str,
-)
-def test_options_that_do_not_fit_are_named(trained, words, message):
-    assert message in error_of(trained, *words)
-
-
 def test_what_cannot_be_served_is_named(trained, tmp_path, monkeypatch):
+    assert "dim" in error_of(trained, "--dim", 99)
+    said = error_of(trained, "--allowed-host", "http://kg.example")
+    assert "an allowed host is a name, an address, or *; got 'http://kg.example'" in said
     assert "config.yaml is missing" in error_of(tmp_path)
     other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})
     (other / "train.txt").write_text("x0\tnext\tx1\n")

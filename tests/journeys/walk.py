@@ -106,11 +106,7 @@ def _serving(command: str) -> subprocess.Popen[str]:
 
 def _call(command: str, limit: float) -> None:
     done = subprocess.run(
-        ["bash", "-ec", command],
-        capture_output=True,
-        text=True,
-        env=_environment(),
-        timeout=limit,
+        ["bash", "-ec", command], capture_output=True, text=True, env=_environment(), timeout=limit
     )
     assert done.returncode == 0, (
         f"`{command.strip()}` ended with {done.returncode}: {done.stderr[-800:]}"

@@ -20,13 +20,7 @@ from kgfast.extras.influence.dense import DenseInfluence
 from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode
 from kgfast.extras.influence.sampled import SampledInfluence
 from kgfast.frames import needed
-from kgfast.graph import (
-    TriplesLike,
-    VocabularyLike,
-    as_triples_tensor,
-    named_columns,
-    names_of,
-)
+from kgfast.graph import TriplesLike, VocabularyLike, as_triples_tensor, named_columns, names_of
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import check_int, no_autocast
 from kgfast.progress import progress_bar

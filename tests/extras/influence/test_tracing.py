@@ -36,22 +36,13 @@ def model_of(path):
     return DistMult(tensors["model.entity"], tensors["model.relation"])
 
 
-def loss_of(run):
-    return Config.from_yaml(run / "config.yaml").loss
-
-
 def expected_of(run, test, **options):
     """By autograd, with the rates of a linear schedule."""
+    loss = Config.from_yaml(run / "config.yaml").loss
+    models = {step: model_of(run / f"model_{step}.safetensors") for step in RATES}
     return sum(
-        rate
-        * dense_influences(
-            model_of(run / f"model_{step}.safetensors"),
-            GRAPH.train.hrt,
-            test,
-            loss_of(run),
-            **options,
-        )
-        for step, rate in RATES.items()
+        RATES[step] * dense_influences(model, GRAPH.train.hrt, test, loss, **options)
+        for step, model in models.items()
     )
 
 

@@ -67,10 +67,7 @@ def test_a_range_that_cannot_be_is_named(ranges, message):
 
 def test_what_contradicts_the_base_may_fit_other_ranges():
     space = space_of(
-        {
-            "loss.name": {"choices": ["nssa", "margin"]},
-            "loss.margin": {"choices": [1.0, 2.0]},
-        }
+        {"loss.name": {"choices": ["nssa", "margin"]}, "loss.margin": {"choices": [1.0, 2.0]}}
     )
     with pytest.raises(ValueError, match=r"loss\.margin: goes with loss\.name margin"):
         space.config_of({"loss.name": "nssa", "loss.margin": 2.0})

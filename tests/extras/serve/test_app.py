@@ -64,10 +64,7 @@ class TestTopk:
         assert len(by_id["answers"][0]) == 10
 
     def test_relations(self, client, engine):
-        for fields, ids in (
-            ({}, {*range(6)}),
-            ({"candidates": [1, 4]}, {1, 4}),
-        ):
+        for fields, ids in (({}, {*range(6)}), ({"candidates": [1, 4]}, {1, 4})):
             found = post(client, "/topk", heads=3, tails=[5, 6], k=9, **fields)
             assert found["predicted"] == "relation"
             for row in found["answers"]:
