@@ -16,27 +16,11 @@ import torch
 from kgfast import datasets
 from kgfast.datasets import Dataset
 from kgfast.losses import LOSSES, Loss, NegativesLoss
-from kgfast.models import (
-    CP,
-    MED,
-    RESCAL,
-    RSCF,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Model,
-    Reciprocal,
-    RotatE,
-    TransE,
-)
+from kgfast.models import MED, RSCF, Model, Reciprocal
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
-from kgfast.training.config import Config, is_own
-from kgfast.training.config.sections import CONVE_OPTIONS
+from kgfast.training.config import MODELS, Config, is_own
 
-_MODELS: dict[str, Any] = {
-    cls.__name__.lower(): cls for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL)
-}
 _FOLLOWED: dict[str, Any] = {}
 
 
@@ -117,14 +101,10 @@ def build_model(
 ) -> Model:
     """Make a fresh, trainable model on the CPU; the seed of the config determines the values."""
     section = config.model
-    cls = _class_of("model", section.name, _MODELS)
-    names = {"rotate": ("gamma",), "transe": ("gamma",), "conve": CONVE_OPTIONS}
-    options: dict[str, Any] = {key: getattr(section, key) for key in names.get(section.name, ())}
-    options |= section.options
-    if section.norm is not None:
-        options["norm"] = section.norm
+    cls = _class_of("model", section.name, MODELS)
+    options = section.options if is_own(section.name) else section.arguments_of(cls)
     if room is not None:
-        options["room"] = room
+        options = options | {"room": room}
     num_rows = 2 * num_relations if section.reciprocal else num_relations
     sizes, seed = (num_entities, num_rows, section.base_dim), mix(config.seed, Stream.MODEL)
     try:

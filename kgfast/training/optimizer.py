@@ -1,7 +1,8 @@
 """The optimizer of a run, and the gradients that it takes."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,13 @@ from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_
 from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.training.checkpoint import check_tensors
 from kgfast.training.config.sections import OptimConfig
-from kgfast.training.row_optimizer import EPS, RowAdagrad, RowAdam, RowOptimizer
+from kgfast.training.row_optimizer import RowAdagrad, RowAdam, RowOptimizer
+
+_KINDS: dict[str, Callable[..., RowOptimizer | torch.optim.SGD]] = {
+    "adam": RowAdam,
+    "adagrad": RowAdagrad,
+    "sgd": partial(torch.optim.SGD, fused=True),  # without temporaries of the size of a table
+}
 
 
 class Optimizer:
@@ -37,17 +44,10 @@ class Optimizer:
         entity = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity, parameters = self._named[entity], list(self._named.values())
         kind = config.name.removeprefix("row_")
-        decay = config.weight_decay
-        eps = EPS.get(kind, 0.0) if config.eps is None else config.eps
-        self._optimizer: RowOptimizer | torch.optim.SGD
-        if kind == "adam":
-            self._optimizer = RowAdam(parameters, config.lr, eps=eps, weight_decay=decay)
-        elif kind == "adagrad":
-            self._optimizer = RowAdagrad(parameters, config.lr, eps, decay)
-        else:  # fused, without temporaries of the size of a table
-            self._optimizer = torch.optim.SGD(parameters, config.lr, weight_decay=decay, fused=True)
+        make = _KINDS[kind]
+        self._optimizer = make(parameters, **config.arguments_of(make))
         # Parameters whose rows without a gradient stay unchanged.
-        self._by_rows = set(parameters) if kind == "adagrad" and not decay else set()
+        self._by_rows = set(parameters) if kind == "adagrad" and not config.weight_decay else set()
         if lazy and isinstance(self._optimizer, RowOptimizer) and kind != config.name:
             self._by_rows.add(self._entity)
             state = self._optimizer.state_of(self._entity, room)

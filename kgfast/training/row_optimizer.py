@@ -17,7 +17,6 @@ from kgfast import ops
 from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.ops import RowGradients
 
-EPS = {"adam": 1e-8, "adagrad": 1e-10}
 Tables = list[Tensor]  # a parameter, then the states
 Group = dict[str, Any]  # options of a group of parameters
 Dense = tuple[Tables, Tensor, Tensor]  # a parameter and the states, the gradient, and the step
@@ -122,7 +121,7 @@ class RowAdam(RowOptimizer):
         params: Iterable[Any],
         lr: float = 1e-3,
         betas: Sequence[float] = (0.9, 0.999),
-        eps: float = EPS["adam"],
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
@@ -181,7 +180,7 @@ class RowAdagrad(RowOptimizer):
         self,
         params: Iterable[Any],
         lr: float = 1e-2,
-        eps: float = EPS["adagrad"],
+        eps: float = 1e-10,
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr=lr, eps=eps, weight_decay=weight_decay)

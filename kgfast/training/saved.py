@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from kgfast import tables
+from kgfast import models, tables
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets.dataset import SPLITS
 from kgfast.graph import (
@@ -26,19 +26,7 @@ from kgfast.graph import (
     as_triples_tensor,
     with_names,
 )
-from kgfast.models import (
-    CP,
-    MED,
-    RESCAL,
-    RSCF,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Model,
-    Reciprocal,
-    RotatE,
-    TransE,
-)
+from kgfast.models import Model
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import check_tensors, write
 from kgfast.whole_files import new_folder
@@ -47,16 +35,16 @@ FORMAT = 1
 CONFIG, TENSORS, KNOWN = "config.json", "model.safetensors", "known"
 # Options of each class: in the constructor, and as attributes of the model.
 _OPTIONS: dict[Any, tuple[str, ...]] = {
-    RotatE: ("gamma", "layout", "relation_format", "norm"),
-    TransE: ("gamma", "norm"),
-    DistMult: (),
-    ComplEx: ("layout",),
-    CP: (),
-    RESCAL: (),
-    ConvE: ("embedding_height",),
-    MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
-    RSCF: (),
-    Reciprocal: ("order",),
+    models.RotatE: ("gamma", "layout", "relation_format", "norm"),
+    models.TransE: ("gamma", "norm"),
+    models.DistMult: (),
+    models.ComplEx: ("layout",),
+    models.CP: (),
+    models.RESCAL: (),
+    models.ConvE: ("embedding_height",),
+    models.MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
+    models.RSCF: (),
+    models.Reciprocal: ("order",),
 }
 _CLASSES = {cls.__name__: cls for cls in _OPTIONS}
 _SIZES = ("score", "dim", "num_entities", "num_relations")
@@ -232,7 +220,7 @@ def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
             )
         cls = _CLASSES[layer["class"]]
         options = {key: layer[key] for key in _OPTIONS[cls]}
-        if cls is ConvE:
+        if cls is models.ConvE:
             weight = state[f"{prefix}convolution.weight"]
             options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
         with torch.random.fork_rng(devices=()):  # fresh weights, which the state replaces
@@ -271,18 +259,15 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
 
 def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
     """Return a dataset with the ids of the tables; triples are read by name."""
-    maps = []
-    for what, theirs, ours in zip(
-        ("entities", "relations"), (dataset.entities, dataset.relations), names, strict=True
-    ):
+    maps, both = [], dict(zip(("entities", "relations"), names, strict=True))
+    for what, ours in both.items():
         if ours is None:
             raise ValueError(
                 f"{folder} has no names of {what}, by which data are read: save it with names, or "
                 "name the data to kgfast convert"
             )
         with reading(folder, f"dataset {dataset.name} does not fit the {what}"):
-            maps.append(ours.ids(theirs))
-    both: Any = dict(zip(("entities", "relations"), names, strict=True))
+            maps.append(ours.ids(getattr(dataset, what)))
 
     def renumbered(split: str) -> Triples:
         heads, relations, tails = dataset.split(split).hrt.cpu().unbind(1)

@@ -11,27 +11,9 @@ from kgfast import safe_yaml
 from kgfast.graph import nearest_names
 from kgfast.losses import LOSSES
 from kgfast.text import shown
+from kgfast.training.config import sections
 from kgfast.training.config.files import find_config, override, put, read_yaml
-from kgfast.training.config.sections import (
-    CONVE_OPTIONS,
-    MODELS,
-    Count,
-    CountOrZero,
-    DataConfig,
-    DatasetConfig,
-    DistributedConfig,
-    LossConfig,
-    MedConfig,
-    ModelConfig,
-    OptimConfig,
-    RegularizerConfig,
-    SchedConfig,
-    SearchConfig,
-    Section,
-    TrainConfig,
-    is_own,
-    losses_of,
-)
+from kgfast.training.config.sections import MODELS, Count, CountOrZero, Section, is_own, losses_of
 
 # Keys that may change when a run is resumed.
 MAY_CHANGE = frozenset(
@@ -50,11 +32,20 @@ _PENALTIES = {
     "n3": ("distmult", "complex", "cp"),
     "dura": ("distmult", "complex", "cp", "rescal"),
 }
+_Rule = tuple[str, str, Sequence[str | None]]
+
+
+def _takers(name: str, section: type[Section], classes: Mapping[str, type]) -> Iterator[_Rule]:
+    """Yield for each argument of some classes that it goes with the names of these."""
+    for key in section.model_fields:
+        takers = [name for name, cls in classes.items() if key in section.keys_of(cls)]
+        if takers:
+            yield f"{name}.{key}", f"{name}.name", takers
+
+
 # A key with another value than its default goes with some values of another key.
-_GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
-    *((f"model.{key}", "model.name", ("conve",)) for key in CONVE_OPTIONS),
-    ("model.gamma", "model.name", _DISTANCES),
-    ("model.norm", "model.name", _DISTANCES),
+_GOES_WITH: list[_Rule] = [
+    *_takers("model", sections.ModelConfig, MODELS),
     ("model.init_std", "model.init_range", (None,)),
     ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
     ("model.use_rscf", "model.name", _DISTANCES),
@@ -69,18 +60,14 @@ _GOES_WITH: list[tuple[str, str, Sequence[str | None]]] = [
         for key in ("neg_size", "negatives", "filter_negatives", "subsampling")
     ),
     ("data.target_weights", "loss.name", ("cross_entropy",)),
-    *(
-        (f"loss.{key}", "loss.name", [name for name in LOSSES if key in hyperparameters[name]])
-        for hyperparameters in [{name: LOSSES[name].hyperparameters() for name in LOSSES}]
-        for key in ("alpha", "margin", "label_smoothing", "smoothing_style", "precision")
-    ),
+    *_takers("loss", sections.LossConfig, LOSSES),
     ("loss.precision", "model.name", [*(name for name in MODELS if name not in _DISTANCES), _OWN]),
     ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("loss.options", "loss.name", (_OWN,)),
     ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),
     ("sched.milestones", "sched.name", ("step",)),
-    ("train.table_folder", "model.name", MODELS),
+    ("train.table_folder", "model.name", tuple(MODELS)),
     ("train.table_folder", "train.mode", ("negative",)),
     ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
 ]
@@ -111,17 +98,17 @@ class Config(Section):
     """Threads of torch and the kernels; as many as torch has by default. A run that is resumed with
     another number has the same bits, except for conve and for MED around RSCF: gradients of these
     contain matrix products of torch, with last bits that depend on the number."""
-    dataset: DatasetConfig
-    model: ModelConfig
-    med: MedConfig | None = None
-    train: TrainConfig
-    data: DataConfig = DataConfig()
-    loss: LossConfig = LossConfig()
-    regularizer: RegularizerConfig = RegularizerConfig()
-    optim: OptimConfig
-    sched: SchedConfig = SchedConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    search: SearchConfig | None = None
+    dataset: sections.DatasetConfig
+    model: sections.ModelConfig
+    med: sections.MedConfig | None = None
+    train: sections.TrainConfig
+    data: sections.DataConfig = sections.DataConfig()
+    loss: sections.LossConfig = sections.LossConfig()
+    regularizer: sections.RegularizerConfig = sections.RegularizerConfig()
+    optim: sections.OptimConfig
+    sched: sections.SchedConfig = sections.SchedConfig()
+    distributed: sections.DistributedConfig = sections.DistributedConfig()
+    search: sections.SearchConfig | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -5,6 +5,8 @@ The text below a key, or below several keys, says what they mean.
 
 import os
 import re
+from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,8 +14,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from kgfast.eval.metrics import metric_named
 from kgfast.losses import LOSSES, EntitiesLoss
+from kgfast.models import CP, RESCAL, ComplEx, ConvE, DistMult, Model, RotatE, TransE
 
-MODELS = ("rotate", "transe", "distmult", "complex", "conve", "cp", "rescal")
+MODELS: dict[str, type[Model]] = {
+    cls.__name__.lower(): cls for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL)
+}
 _LOSSES = tuple(name for name, loss in LOSSES.items() if loss.over != "crops")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -34,7 +39,7 @@ def losses_of(mode: str) -> tuple[str, ...]:
     return tuple(name for name in _LOSSES if fits(LOSSES[name]))
 
 
-def _one_of(names: tuple[str, ...]) -> AfterValidator:
+def _one_of(names: Iterable[str]) -> AfterValidator:
     def check(value: str) -> str:
         if value not in names and not _PATH.fullmatch(value):
             known = ", ".join(names)
@@ -60,6 +65,19 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @classmethod
+    def keys_of(cls, make: Callable[..., Any]) -> list[str]:
+        """Return the keys that are arguments of a class or function."""
+        return [key for key in cls.model_fields if key in signature(make).parameters]
+
+    def arguments_of(self, make: Callable[..., Any]) -> dict[str, Any]:
+        """Return the values of the keys that are arguments of a class or function.
+
+        A key that is null is left out, for the default of the class or function.
+        """
+        values = {key: getattr(self, key) for key in self.keys_of(make)}
+        return {key: value for key, value in values.items() if value is not None}
+
 
 class DatasetConfig(Section):
     """The dataset."""
@@ -84,12 +102,6 @@ class DatasetConfig(Section):
             f"{'set dataset.root to' if data is None else '--data must be'} the folder that "
             f"contains it"
         )
-
-
-CONVE_OPTIONS = (
-    *("embedding_height", "channels", "kernel_size", "initial_bias"),
-    *("input_dropout", "feature_dropout", "hidden_dropout"),
-)
 
 
 class ModelConfig(Section):
@@ -235,7 +247,7 @@ class LossConfig(Section):
         """Return the hyperparameters of the formula of the loss."""
         if is_own(self.name):
             return dict(self.options)
-        return {key: getattr(self, key) for key in LOSSES[self.name].hyperparameters()}
+        return self.arguments_of(LOSSES[self.name])
 
 
 class RegularizerConfig(Section):
