@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgfast.training import checkpoint
     from kgfast.training.build import follow, load_dataset, loss_of
-    from kgfast.training.callbacks import Callback
     from kgfast.training.config import Config
     from kgfast.training.data import Batch, Negatives
     from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
-    from kgfast.training.logs import read_rows
+    from kgfast.training.logs import Callback, read_rows
     from kgfast.training.loop import Run
     from kgfast.training.objective import Objective
     from kgfast.training.row_optimizer import RowAdagrad, RowAdam
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
-    "callbacks": ("Callback",),
     "run_folder": ("RunFolder",),
     "config": ("Config",),
     "data": ("Batch", "Negatives"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
-    "logs": ("read_rows",),
+    "logs": ("Callback", "read_rows"),
     "loop": ("Run",),
     "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),

@@ -37,12 +37,11 @@ def follow(config: Config, *, trust: bool) -> None:
         ("model", config.model.name, Model),
         ("loss", config.loss.name, NegativesLoss),
     ]
-    imports = [section for section in sections if is_own(section[1])]
-    for key, name, _ in imports:
-        if not trust:
+    for key, name, base in sections:
+        if is_own(name) and not trust:
             raise ValueError(_refused(key, name))
-    for key, name, base in imports:
-        _FOLLOWED[name] = _imported(key, name, base)
+        if is_own(name):
+            _FOLLOWED[name] = _imported(key, name, base)
     try:
         loss_of(config.loss.name)(**config.loss.hyperparameters())
     except (TypeError, ValueError) as error:

@@ -192,11 +192,15 @@ class Negatives:
             bool ``[B, K]``, False where the entity is a true answer; None if all are True.
         """
         self._generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
+        count = len(batch.anchors)
+        ids = self._uniform(*([] if self.shared else [count]), self._size)
+        if self._known is None:
+            return ids, None
+        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+        rows = torch.repeat_interleave(indptr.diff())
         if self.shared:
-            pool = self._uniform(self._size)
-            return pool, self._pool_mask(pool, batch)
-        ids = self._uniform(len(batch.anchors), self._size)
-        return self._replaced(ids, batch)
+            return ids, _mask_of(ids, rows, answers, count)
+        return self._replaced(ids, rows, answers)
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.randint(
@@ -207,25 +211,8 @@ class Negatives:
             device="cpu",
         )
 
-    def _pool_mask(self, pool: Tensor, batch: Batch) -> Tensor | None:
-        """Return False where an entity of the pool is an answer of a query."""
-        if self._known is None:
-            return None
-        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
-        distinct, place = pool.unique(return_inverse=True)
-        at = torch.searchsorted(distinct, answers).clamp_(max=len(distinct) - 1)
-        hit = distinct[at] == answers
-        rows = torch.repeat_interleave(indptr.diff())
-        mask = torch.ones(len(batch.anchors), len(distinct), dtype=torch.bool, device="cpu")
-        mask[rows[hit], at[hit]] = False
-        return mask.index_select(1, place)
-
-    def _replaced(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Draw known answers again; return the rows and a mask, False where still known."""
-        if self._known is None:
-            return ids, None
-        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
-        rows = torch.repeat_interleave(indptr.diff())
+    def _replaced(self, ids: Tensor, rows: Tensor, answers: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Draw known answers of rows again; return the ids and a mask, False where still known."""
         keys = rows * self._num_entities + answers  # ascending
         numbers = torch.arange(len(ids), dtype=torch.int64, device="cpu")
         starts = numbers[:, None] * self._num_entities
@@ -238,6 +225,16 @@ class Negatives:
             ids[again] = fresh
             known[again] = _is_in(keys, starts[again[0], 0] + fresh)
         return ids, ~known if bool(known.any()) else None
+
+
+def _mask_of(pool: Tensor, rows: Tensor, answers: Tensor, count: int) -> Tensor:
+    """Return False where an entity of a pool is an answer of one of ``count`` queries."""
+    distinct, place = pool.unique(return_inverse=True)
+    at = torch.searchsorted(distinct, answers).clamp_(max=len(distinct) - 1)
+    hit = distinct[at] == answers
+    mask = torch.ones(count, len(distinct), dtype=torch.bool, device="cpu")
+    mask[rows[hit], at[hit]] = False
+    return mask.index_select(1, place)
 
 
 def _is_in(ascending: Tensor, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The log of a run: ``metrics.jsonl``, a JSON object per line.
+"""The log of a run: ``metrics.jsonl``, a JSON object per line; and callbacks for its rows.
 
 Rows are flushed at once, and the rows of a step before its checkpoint. Resuming cuts the rows after
 the resumed step, so the log equals the log of an uninterrupted run.
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TextIO
 
 from kgfast.eval.metrics import METRICS
 from kgfast.text import bad_line
@@ -22,27 +22,47 @@ _NUMBERS = ("step", "epoch", "time", "dim", "loss", "lr", *(metric.name for metr
 Row = dict[str, Any]
 
 
-class Logs:
-    """Log of a run folder, open for appending; ``resume_step`` keeps the rows up to that step."""
+class Callback:
+    """Base of callbacks, for a subclass that overrides the methods it needs.
 
-    def __init__(self, folder: str | os.PathLike[str], resume_step: int | None = None) -> None:
-        path = Path(folder, _FILE)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = read_rows(folder) if resume_step else []
-        lines = "".join(_line(row) for row in rows if row["step"] <= (resume_step or 0))
-        write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
-        self._file = path.open("a", encoding="utf-8", newline="")
+    :class:`kgfast.training.Trainer` takes callbacks; of several processes, the first one calls.
+    An exception of :meth:`on_step` or :meth:`on_evaluation` ends the run, after the checkpoint that
+    is due at the step. A run that is resumed calls again for the rows since the last checkpoint.
+    """
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row with a ``step``; NaN and infinity are written as null."""
-        self._file.write(_line(row))
-        self._file.flush()
+    def on_step(self, row: Row) -> None:
+        """Take a row of the log of training: every ``train.log_every`` steps.
 
-    def __enter__(self) -> Self:
-        return self
+        ``row`` has ``step``, ``epoch``, ``time`` in seconds, the mean ``loss`` since the last row
+        and ``lr``; for croppable embeddings also the weights of MED.
+        """
 
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+    def on_evaluation(self, row: Row) -> None:
+        """Take the metrics of an evaluation on valid.
+
+        ``row`` has ``step``, ``epoch``, ``time``, ``split`` and filtered metrics such as ``mrr``.
+        For croppable embeddings, there is a row for each sub-model, with its width ``dim``.
+        """
+
+    def on_end(self, result: Any) -> None:
+        """Take the :class:`kgfast.training.Result` of the run, once, before ``fit`` returns.
+
+        The run folder then has the best checkpoint and ``result.json``. A call of ``fit`` for a
+        finished run calls this method again.
+        """
+
+
+def opened_log(folder: str | os.PathLike[str], resume_step: int | None = None) -> TextIO:
+    """Open the log of a run folder for lines of rows; ``resume_step`` keeps rows up to that step.
+
+    A line is on its way to the disk when it is written.
+    """
+    path = Path(folder, _FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(folder) if resume_step else []
+    lines = "".join(line_of(row) for row in rows if row["step"] <= (resume_step or 0))
+    write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
+    return path.open("a", buffering=1, encoding="utf-8", newline="")
 
 
 def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
@@ -69,7 +89,8 @@ def is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def line_of(row: Mapping[str, Any]) -> str:
+    """Return the line of a row, in which NaN and infinity are null."""
     clean = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in row.items()

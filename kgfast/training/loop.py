@@ -1,10 +1,12 @@
 """The loop of a run: steps, and between them the logs, evaluations and checkpoints that are due."""
 
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from torch import Tensor, nn
@@ -24,20 +26,18 @@ from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
-from kgfast.training.callbacks import Callback
 from kgfast.training.checkpoint import of_part, save
 from kgfast.training.config import Config, is_own
-from kgfast.training.config.sections import SchedConfig
 from kgfast.training.data import BatchesAhead
-from kgfast.training.divergence import describe, first_bad_row
-from kgfast.training.logs import Logs, Row
+from kgfast.training.logs import Callback, Row, line_of, opened_log
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.state import Resumable, State
+from kgfast.training.state import State, resumed
 from kgfast.whole_files import write_whole
 
 Metrics = dict[str, float]
+_NUMBERS = 1 << 22  # numbers that are checked at once, so that no mask is as large as a table
 
 
 class Run:
@@ -73,7 +73,7 @@ class Run:
         self._config, self._dataset, self._model = config, dataset, model
         self._assignment, self._folder = assignment, folder
         self._shows_progress = progress and assignment.leads
-        self._logs: Logs | None = None
+        self._log_file: TextIO | None = None
         _check_sizes(model, dataset)
         hrt = as_triples_tensor(
             dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
@@ -106,12 +106,12 @@ class Run:
             and not is_own(config.model.name)
             and not any(getattr(module, "has_large_operators", False) for module in modules)
         )
-        rows = None if folder is None else names_digest(dataset)
-        self._resumable = Resumable(config, model, self._optimizer, rows)
+        self._rows = None if folder is None else names_digest(dataset)
         self.resumed = resume and folder is not None and folder.last.exists()
         self.state = State()
         if folder is not None and self.resumed:
-            self.state = self._resumable.load(folder.load_last(), folder.last)
+            of_run = config, self._rows, model, self._optimizer
+            self.state = resumed(folder.load_last(), folder.last, *of_run)
             if self.steps < self.state.step:
                 raise ValueError(
                     f"train.{'epochs' if config.train.epochs else 'steps'}: {self.steps:,} steps, "
@@ -135,14 +135,14 @@ class Run:
         """Make the steps that are left; process 0 calls the callbacks, after the state is saved."""
         state, train, folder = self.state, self._config.train, self._folder
         leads = self._assignment.leads
-        logs: AbstractContextManager[Logs | None] = nullcontext()
+        log: AbstractContextManager[TextIO | None] = nullcontext()
         bar = RunBar(self.steps, state.step, enabled=self._shows_progress)
         self._model.train()
         if not self.is_over():
             bar.say(self._heading())
         if folder is not None and leads:
-            logs = Logs(folder.path, state.step or None)
-        with closing(self), logs as self._logs:
+            log = opened_log(folder.path, state.step or None)
+        with closing(self), log as self._log_file:
             while not self.is_over():
                 self.make_step()
                 rows, keeps = [], _is_due(state.step, train.keep_every)
@@ -160,7 +160,7 @@ class Run:
                 for callback in callbacks if leads else ():
                     for row in rows:
                         (callback.on_evaluation if "split" in row else callback.on_step)(row)
-        self._logs = None
+        self._log_file = None
 
     def make_step(self) -> None:
         """Make the next step and time it."""
@@ -200,7 +200,7 @@ class Run:
         return total
 
     def _rate(self, step: int) -> float:
-        return rate(self._config.sched, self._config.optim.lr, step, self.steps)
+        return self._config.sched.rate(self._config.optim.lr, step, self.steps)
 
     def read_losses(self) -> None:
         """Wait for the losses that are still on the device; raise unless all are finite."""
@@ -237,8 +237,8 @@ class Run:
             "epoch": round(state.step / self._per_epoch, 4),
             "time": round(state.seconds_training + state.seconds_evaluating, 3),
         }
-        if self._logs is not None:
-            self._logs.write(where | row)
+        if self._log_file is not None:
+            self._log_file.write(line_of(where | row))
         return where | row
 
     def _heading(self) -> str:
@@ -258,7 +258,7 @@ class Run:
         try:
             yield
         except (ValueError, RuntimeError) as error:
-            is_value = isinstance(error, ValueError) and first_bad_row(self._model) is not None
+            is_value = isinstance(error, ValueError) and _first_bad_row(self._model) is not None
             if not (is_value or self._assignment.diverges(error)):
                 raise
             why = f" ({error})" if isinstance(error, OutOfRangeError) else ""
@@ -268,7 +268,7 @@ class Run:
         """Make the error of the newest step, or of an earlier one from ``step`` on."""
         last = self.state.step - 1
         where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
-        message = f"{what} {where}: {describe(self._model, self._dataset)}"
+        message = f"{what} {where}: {_describe(self._model, self._dataset)}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
@@ -285,9 +285,8 @@ class Run:
         with self._divergence(f"ranks of {split}"):
             ranks = self._assignment.ranks(self._model, self._dataset, split, batch_size)
         self.state.seconds_evaluating += time.perf_counter() - start
-        metric = self._config.train.save_best_metric
-        of_metric = [int(metric.removeprefix("hits@"))] if metric.startswith("hits@") else []
-        hits = sorted({*HITS, *of_metric})
+        of_metric = re.findall(r"hits@(\d+)", self._config.train.save_best_metric)
+        hits = sorted({*HITS, *map(int, of_metric)})
         if isinstance(ranks, Ranks):
             return ranks.metrics(hits=hits), {}
         submodels = {str(dim): of_dim.metrics(hits=hits) for dim, of_dim in ranks.items()}
@@ -315,12 +314,20 @@ class Run:
     # Checkpoints.
 
     def _save(self, path: Path | None, *, of_model: bool = False) -> None:
-        """Write a checkpoint, if there is a folder, unless a table is not finite."""
+        """Write a checkpoint, if there is a folder, unless a table is not finite.
+
+        ``of_model`` leaves the optimizer out.
+        """
         self.read_losses()
-        if first_bad_row(self._model) is not None:
+        if _first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
         if path is not None and self._assignment.leads:
-            save(path, *self._resumable.stored(self.state, of_model=of_model))
+            tensors = {f"model.{name}": it for name, it in self._model.state_dict().items()}
+            if not of_model:
+                states = self._optimizer.tensors()
+                tensors |= {f"optim.{name}": tensor for name, tensor in states.items()}
+            numbers = {"step": self.state.step, "state": self.state.model_dump()}
+            save(path, tensors, {"config": self._config.to_dict(), "graph": self._rows, **numbers})
 
     def load_best(self) -> int:
         """Give the model the best state of the folder, if there is one; return the step."""
@@ -330,24 +337,6 @@ class Run:
         tensors, meta = self._folder.load_best()
         self._model.load_state_dict(of_part("model", tensors))
         return int(meta["step"])
-
-
-def rate(sched: SchedConfig, lr: float, step: int, steps: int) -> float:
-    """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps.
-
-    Warm-up is linear from ``lr / warmup_steps``. After warm-up, ``cosine`` and ``linear`` go to 0.
-    ``step`` multiplies by ``factor`` at fractions of the whole run.
-    """
-    warmup = sched.warmup_steps
-    if step < warmup:
-        return lr * (step + 1) / warmup
-    done = (step - warmup) / max(1, steps - warmup)
-    if sched.name == "linear":
-        return lr * (1 - done)
-    if sched.name == "cosine":
-        return lr * ((1 + math.cos(math.pi * done)) / 2)
-    passed = sum(step >= fraction * steps for fraction in sched.milestones)
-    return lr * sched.factor**passed
 
 
 def _check_sizes(model: Model, dataset: Dataset) -> None:
@@ -361,3 +350,34 @@ def _check_sizes(model: Model, dataset: Dataset) -> None:
 def _is_due(step: int, every: int) -> bool:
     """Return whether a step is a multiple of ``every``; 0: never."""
     return bool(every) and step % every == 0
+
+
+def _first_bad_row(model: nn.Module) -> tuple[str, int] | None:
+    """Return the first parameter with a NaN or an infinity, and the first such row, or None."""
+    for name, parameter in model.named_parameters():
+        rows = parameter.detach()
+        rows = rows.reshape(len(rows), -1) if rows.ndim else rows.reshape(1, 1)
+        step = max(1, _NUMBERS // max(1, rows.shape[1]))
+        for first in range(0, len(rows), step):
+            finite = rows[first : first + step].isfinite().all(1)
+            if not bool(finite.all()):
+                return name, first + int((~finite).nonzero()[0])
+    return None
+
+
+def _describe(model: nn.Module, dataset: Dataset) -> str:
+    """Describe the error in the tables in a clause."""
+    advice = "try a lower optim.lr or optim.grad_clip"
+    bad_row = _first_bad_row(model)
+    if bad_row is None:
+        return (
+            "all tables are finite, but queries, scores or the loss of their numbers overflow: "
+            f"{advice}"
+        )
+    table, row = bad_row[0].rpartition(".")[2], bad_row[1]
+    names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
+    name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
+    return (
+        f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity: "
+        f"{advice}"
+    )

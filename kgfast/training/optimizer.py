@@ -94,9 +94,8 @@ class Optimizer:
         gradient = self._entity.grad
         for parameter in self._named.values():
             parameter.grad = None
-        if gradient is None or gradient.is_sparse:
-            return
-        if sys.getrefcount(gradient) <= 2:  # no other object holds the gradient
+        # Two references: no other object holds the gradient.
+        if gradient is not None and not gradient.is_sparse and sys.getrefcount(gradient) <= 2:
             self.spares.give(gradient)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """The state of a run: one dict of checked numbers, and tensors; both as a checkpoint holds them."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,48 +49,31 @@ class State(BaseModel):
         return state
 
 
-@dataclass(frozen=True)
-class Resumable:
-    """Content of checkpoints beside the :class:`State`; ``rows`` is the digest of the names."""
+def resumed(
+    stored: Stored, path: Path, config: Config, rows: str | None, model: Model, optimizer: Optimizer
+) -> State:
+    """Give a checkpoint to a model and an optimizer; return the state.
 
-    config: Config
-    model: Model
-    optimizer: Optimizer
-    rows: str | None
-
-    def stored(self, state: State, *, of_model: bool) -> Stored:
-        """Return the content of a checkpoint: tensors named ``model.<name>`` and ``optim.<name>``.
-
-        ``of_model`` leaves the optimizer out.
-        """
-        tensors = {f"model.{name}": it for name, it in self.model.state_dict().items()}
-        if not of_model:
-            tensors |= {f"optim.{name}": it for name, it in self.optimizer.tensors().items()}
-        numbers = {"step": state.step, "state": state.model_dump()}
-        return tensors, {"config": self.config.to_dict(), "graph": self.rows, **numbers}
-
-    def load(self, stored: Stored, path: Path) -> State:
-        """Give a checkpoint to the model and the optimizer; return the state.
-
-        A ValueError for a checkpoint of another config, or one that does not fit, changes nothing.
-        """
-        tensors, meta = stored
-        with reading(path, "not a state of this run"):
-            config = Config.from_dict(meta["config"])
-        changed = config.training_differences(self.config)
-        if changed:
-            raise ValueError(
-                "the run was started with another config: "
-                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
-            )
-        with reading(path, "not a state of this run"):
-            if meta.get("graph") != self.rows:
-                raise ValueError("the rows belong to other names than those of the run")
-            state = State.of(meta.get("state"))
-            if type(meta.get("step")) is not int or meta["step"] != state.step:
-                raise ValueError(f"step is {shown(meta.get('step'))}, of the state {state.step}")
-            of_model = of_part("model", tensors)
-            check_tensors("model", of_model, self.model.state_dict())
-            self.optimizer.load(of_part("optim", tensors))
-        self.model.load_state_dict(of_model)
-        return state
+    ``rows`` is the digest of the names. A ValueError for a checkpoint of another config, or one
+    that does not fit, changes nothing.
+    """
+    tensors, meta = stored
+    with reading(path, "not a state of this run"):
+        before = Config.from_dict(meta["config"])
+    changed = before.training_differences(config)
+    if changed:
+        raise ValueError(
+            "the run was started with another config: "
+            + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+        )
+    with reading(path, "not a state of this run"):
+        if meta.get("graph") != rows:
+            raise ValueError("the rows belong to other names than those of the run")
+        state = State.of(meta.get("state"))
+        if type(meta.get("step")) is not int or meta["step"] != state.step:
+            raise ValueError(f"step is {shown(meta.get('step'))}, of the state {state.step}")
+        of_model = of_part("model", tensors)
+        check_tensors("model", of_model, model.state_dict())
+        optimizer.load(of_part("optim", tensors))
+    model.load_state_dict(of_model)
+    return state

@@ -21,15 +21,9 @@ from kgfast.eval.metrics import table_of
 from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.storage import digest
 from kgfast.text import shown
-from kgfast.training.build import (
-    build_model,
-    device_of,
-    follow,
-    load_dataset,
-    room_of,
-)
-from kgfast.training.callbacks import Callback
+from kgfast.training.build import build_model, device_of, follow, load_dataset, room_of
 from kgfast.training.config import Config
+from kgfast.training.logs import Callback
 from kgfast.training.loop import Run
 from kgfast.training.run_folder import RunFolder, check_same_graph
 from kgfast.whole_files import write_whole
@@ -244,12 +238,11 @@ class Trainer:
                 graph = folder.load_graph()
                 check_same_graph(graph, self.dataset)
                 self.dataset = replace(graph, name=self.dataset.name)
-            else:
-                if self.config.train.early_stopping is not None and not len(self.dataset.valid):
-                    raise ValueError(
-                        "train.early_stopping: needs evaluations, but dataset "
-                        f"{shown(self.dataset.name)} has no valid triples"
-                    )
+            elif self.config.train.early_stopping is not None and not len(self.dataset.valid):
+                raise ValueError(
+                    "train.early_stopping: needs evaluations, but dataset "
+                    f"{shown(self.dataset.name)} has no valid triples"
+                )
             yield Run(
                 self.config,
                 self.dataset,

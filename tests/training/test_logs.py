@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.eval.metrics import METRICS
-from kgfast.training.logs import Logs, read_rows
+from kgfast.training.logs import line_of, opened_log, read_rows
 from support.forked import printed_by
 
 
@@ -28,9 +28,9 @@ def rows_until(step, every=4):
 
 
 def write(folder, rows, resume_step=None):
-    with Logs(folder, resume_step) as logs:
+    with opened_log(folder, resume_step) as log:
         for row in rows:
-            logs.write(row)
+            log.write(line_of(row))
 
 
 @given(killed=st.integers(0, 30), saved=st.integers(0, 30), cut=st.integers(0, 40))
@@ -57,9 +57,9 @@ def test_lines_stay_json(tmp_path, value):
 def test_rows_are_there_after_a_kill(tmp_path):
     script = """
 import os, signal, sys
-from kgfast.training.logs import Logs
-logs = Logs(sys.argv[1])
-logs.write({"step": 1, "loss": 0.5})
+from kgfast.training.logs import line_of, opened_log
+log = opened_log(sys.argv[1])
+log.write(line_of({"step": 1, "loss": 0.5}))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     printed_by(script, arguments=[tmp_path], ends=-signal.SIGKILL)
@@ -83,4 +83,4 @@ def test_a_damaged_line_is_named(tmp_path, line):
         read_rows(tmp_path)
     assert len(str(error.value)) < 300 + len(str(tmp_path))
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a row of a log"):
-        Logs(tmp_path, resume_step=4)
+        opened_log(tmp_path, resume_step=4)

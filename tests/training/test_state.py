@@ -1,7 +1,6 @@
 """A state that does not fit is refused as a whole, and learning rates by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +9,8 @@ from kgfast.datasets.identity import names_digest
 from kgfast.training import Run, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.loop import rate
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import State
+from kgfast.training.state import State, resumed
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -32,9 +30,9 @@ def check_of(root, name):
     """Return what a run that resumes does with a state, and the stored state."""
     trainer = ring_trainer(root, None, **(DENSE if name == "dense" else {}))
     run = Run(trainer.config, trainer.dataset, trainer.model)
-    resumable = replace(run._resumable, rows=names_digest(trainer.dataset))
+    of_run = trainer.config, names_digest(trainer.dataset), trainer.model, run._optimizer
     path = root / name / "last.safetensors"
-    return lambda stored: resumable.load(stored, path), checkpoint.load(path)
+    return lambda stored: resumed(stored, path, *of_run), checkpoint.load(path)
 
 
 CHANGES = {
@@ -114,5 +112,5 @@ RATES = [
 @pytest.mark.parametrize(("sched", "expected"), RATES)
 def test_rates_of_each_schedule(sched, expected):
     steps = len(expected)
-    found = [rate(SchedConfig(**sched), 2.0, step, steps) for step in range(steps)]
+    found = [SchedConfig(**sched).rate(2.0, step, steps) for step in range(steps)]
     assert found == pytest.approx(expected)

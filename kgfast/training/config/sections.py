@@ -3,6 +3,7 @@
 The text below a key, or below several keys, says what they mean.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -287,6 +288,22 @@ class SchedConfig(Section):
     """Fractions of the run after which ``step`` multiplies the rate by ``factor``."""
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """The factor of ``step``."""
+
+    def rate(self, lr: float, step: int, steps: int) -> float:
+        """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps.
+
+        Warm-up is linear from ``lr / warmup_steps``. After warm-up, ``cosine`` and ``linear`` go to
+        0. ``step`` multiplies by ``factor`` at fractions of the whole run.
+        """
+        if step < self.warmup_steps:
+            return lr * (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / max(1, steps - self.warmup_steps)
+        if self.name == "linear":
+            return lr * (1 - done)
+        if self.name == "cosine":
+            return lr * ((1 + math.cos(math.pi * done)) / 2)
+        passed = sum(step >= fraction * steps for fraction in self.milestones)
+        return lr * self.factor**passed
 
 
 class DistributedConfig(Section):
