@@ -23,8 +23,7 @@ def topk(
     """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
     queries, crops = operands.queries, operands.crops
     shape = [operands.num_queries, k] if operands.dims is None else [len(crops), len(queries), k]
-    scores = torch.empty(shape, dtype=queries.dtype, device="cpu")
-    ids = torch.empty(shape, dtype=torch.int64, device="cpu")
+    scores, ids = queries.new_empty(shape), queries.new_empty(shape, dtype=torch.int64)
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     each = [(scores, ids)] if operands.dims is None else zip(scores, ids, strict=True)
     for dim, (best, best_ids) in zip(crops, each, strict=True):

@@ -117,8 +117,8 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
         raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
     if not ids.numel():
         return ids
-    low, high = (ids, ids) if ids.numel() == 1 else torch.aminmax(ids)
-    if int(low) < 0 or int(high) >= count:
+    ends = [ids.item()] if ids.numel() == 1 else torch.stack(torch.aminmax(ids)).tolist()
+    if ends[0] < 0 or ends[-1] >= count:
         row = int(((ids < 0) | (ids >= count)).reshape(-1).nonzero()[0])
         where = f"{name}[{row}]" if ids.ndim else name
         raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")

@@ -165,9 +165,10 @@ class Call:
         given = self.model, side, crops, ids, job.allows_nan, self.index, self._other
         source = InMemory(*given)
         # One side's candidates serve the other, if the model holds them anyway.
-        is_held = source.prepared.table is getattr(self.model, "entity", None)
-        is_held = is_held and source.prepared.factor is None
-        self._other = source if is_held and source.sorted_ids is None else None
+        if len(job.sections) > 1:
+            is_held = source.prepared.table is getattr(self.model, "entity", None)
+            is_held = is_held and source.prepared.factor is None
+            self._other = source if is_held and source.sorted_ids is None else None
         return source
 
     def _size(self, job: Job, section: JobSection) -> int:

@@ -36,12 +36,13 @@ def as_integers(name: str, values: object) -> Tensor:
         raise ValueError(f"{name} must have one shape, got rows of unequal length") from None
     if array.size == 0 and array.dtype.kind == "f":  # dtype that numpy gives an empty sequence
         array = array.astype(np.int64)
-    if array.dtype.kind in "US" or _holds_names(array):
+    kind = array.dtype.kind
+    if kind in "US" or (kind == "O" and any(isinstance(value, str) for value in array.flat)):
         raise TypeError(f"{name} must be integers, got names: names need vocabulary=")
-    if array.dtype.kind not in "iu":
+    if kind not in "iu":
         said = "None" if values is None else f"dtype {array.dtype}"
         raise TypeError(f"{name} must be integers, got {said}")
-    if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
+    if kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
     array = array.astype(np.int64, copy=False)
     if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch has neither
@@ -138,7 +139,3 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
         digits *= 10**place
         values += digits
     return values.reshape(-1, 3)
-
-
-def _holds_names(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)

@@ -119,7 +119,8 @@ class Model(nn.Module, ABC):
     has_wide_relations: bool = False
     has_large_operators: bool = False
     dims: list[int] | None = None
-    is_in_blocks: bool = False  # no function scores blocks of candidates
+    in_blocks: Any = None  # no function scores blocks of candidates
+    is_in_blocks: bool = False
     _planes: tuple[int, int] = (1, 1)  # planes of `dim` columns in rows of both tables
     _is_uniform: bool = False  # fresh tables are uniform in +-(gamma + 2) / dim
     entity: Tensor
@@ -248,8 +249,9 @@ class Model(nn.Module, ABC):
         """
         if side not in SIDES:
             self._check_side(side)
-        dtype, is_on_cpu = self._dtype, self.entity.device.type == "cpu"
-        chunk = _QUERY_CHUNK if is_on_cpu else _QUERY_CHUNK_ELSEWHERE
+        entity = self.entity
+        dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
+        chunk = _QUERY_CHUNK if entity.device.type == "cpu" else _QUERY_CHUNK_ELSEWHERE
         step = max(1, chunk // max(1, self.dim))
         if torch.is_grad_enabled() or anchors.shape[0] <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)

@@ -122,17 +122,17 @@ def run_alone(
 
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
-    if hasattr(maker, "query_chunk"):
+    kind, names = type(maker), getattr(maker, "__dict__", {}).keys()
+    is_ours = _is_of_kgfast(kind) and not names & _MAKERS
+    # torch's modules take long to look up a name that they lack
+    if "query_chunk" in names or hasattr(kind if is_ours else maker, "query_chunk"):
         size: int | None = maker.query_chunk
         return size
-    kind: Any = type(maker)
-    methods = getattr(maker, "__dict__", {}).keys() & _MAKERS
-    is_own_network = bool(methods) or not _is_of_kgfast(kind)
-    if not is_own_network and not hasattr(kind, "parallel_queries"):
+    if is_ours and not hasattr(kind, "parallel_queries"):
         return None  # computes row by row
     if device.type != "cpu":
         return _CHUNK_ELSEWHERE
-    return 1 if is_own_network else _CHUNK
+    return _CHUNK if is_ours else 1
 
 
 @lru_cache

@@ -24,8 +24,8 @@ def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
     A model that is scored in blocks has a method ``in_blocks(side, dims)`` with the same results.
     A NotImplementedError names a model without queries for relations.
     """
-    if hasattr(model, "in_blocks"):
-        blocks: BlockScorer | None = model.in_blocks(side, dim)
+    if (in_blocks := getattr(model, "in_blocks", None)) is not None:
+        blocks: BlockScorer | None = in_blocks(side, dim)
         return blocks
     if side != "relation":
         return None

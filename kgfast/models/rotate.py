@@ -4,7 +4,7 @@ import math
 from functools import partial
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 
 from kgfast import ops
 from kgfast.kernels.backend import Composition
@@ -99,7 +99,7 @@ class RotatE(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         anchor, turns_back = query_rows(self.entity, anchors), side == "head"
-        if ops.serves_composition(self.entity, self.relation):
+        if is_grad_enabled() and ops.serves_composition(self.entity, self.relation):
             kind = "multiply_complex" if self.relation_format == "complex" else "rotate"
             how = Composition(kind, turns_back, self.layout == "interleaved", self.phase_unit)
             return ops.compose(anchor, query_rows(self.relation, relations), how)

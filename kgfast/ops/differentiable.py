@@ -30,9 +30,9 @@ def chosen_backend(queries: Tensor) -> str:
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Switch autocast off: kernels choose the precision of their computations."""
-    if not (
-        torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-    ):
+    kind = device.type
+    is_available = kind == "cpu" or torch.amp.is_autocast_available(kind)
+    if not (is_available and torch.is_autocast_enabled(kind)):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
