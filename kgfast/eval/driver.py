@@ -74,7 +74,6 @@ class Call:
         self.reader: RowReader | None = None  # rows that are read in blocks; None: all in memory
         self._per_pass: int | None = None  # queries of a pass
         self._pairs: int | None = None  # pairs of queries and listed candidates of a pass
-        self._shares: Any = None
         self._other: InMemory | None = None
         if steps is not None:
             self.reader = own_reader(model)
@@ -99,7 +98,7 @@ class Call:
         with evaluating(self.model):
             if self.steps is not None:
                 self._join(job)
-            elif self._table is not None:
+            elif self._table is not None and self.reader is None:
                 self._divide(job, self._table)
             if self._label is None:
                 self._drive(job)
@@ -107,15 +106,8 @@ class Call:
                 count = job.num_queries * len(job.sections)
                 with progress_bar(True, self._label, count) as advance:
                     self._drive(job, advance)
-            if self._shares is not None:
-                job.join(self._shares)
-
-    def run_range(self, job: Job, reader: RowReader) -> None:
-        """Drive a job through a range of rows."""
-        refuse_unchecked("count_range()")
-        self.reader = reader
-        with evaluating(self.model):
-            self._drive(job)
+            if self.steps is not None:
+                job.join(self.steps)
 
     def _divide(self, job: Job, table: Rows) -> None:
         """Divide memory among rows of a file and queries."""
@@ -143,7 +135,7 @@ class Call:
             "batch_size": str(job.batch_size),
             "whether known answers are left out": str(job.known is not None),
         }
-        self._shares = self.steps.shares(self.model, self.reader, facts)
+        self.steps.divide(self.model, self.reader, facts)
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops
@@ -176,10 +168,10 @@ class Call:
         size = job.batch_size
         if self._per_pass is not None:
             size = self._per_pass
-        elif self._shares is not None:
+        elif self.steps is not None:
             assert self.reader is not None
             size *= 1 if self.reader.in_place else _FILE_BATCHES
-            size = max(1, min(size, -(-job.num_queries // self._shares.num_shares)))
+            size = max(1, min(size, -(-job.num_queries // self.steps.num_shares)))
         if isinstance(section.given, ListedIds):
             if self.reader is not None and not self.reader.is_whole:
                 raise NotImplementedError(
@@ -205,8 +197,8 @@ class Call:
                 batches = [queries]
                 if queries.rows.shape[0] > size - filled:
                     batches = queries.batches(size - filled, size)
-                if self._shares is not None:
-                    batches = self._shares.share_of(batches)
+                if self.steps is not None:
+                    batches = self.steps.share_of(batches)
                 for batch in batches:
                     batch.known = job.known_of(batch, source)
                     parts = [batch]
@@ -228,21 +220,21 @@ class Call:
 
         Results have one source, or sources that read one file.
         """
-        source, shares = results[0].source, self._shares
+        source, steps = results[0].source, self.steps
         if not source.has_lists and len(results) > 1:  # each list has blocks of its own
             for result in results:
                 self._pass(job, [result], advance)
             return
-        if shares is None:
+        if steps is None:
             for result in results:
                 result.source.prepare(result.queries)
             _read(results, advance)
         else:
-            shares.prepare(results)
-            shares.together(lambda: _read(results, advance))
+            steps.prepare(results)
+            steps.together(lambda: _read(results, advance))
         for result in results:
-            if shares is not None:
-                result.join(shares)
+            if steps is not None:
+                result.join(steps)
             result.queries.vectors = None  # not read any more
             job.put(result)
 

@@ -172,7 +172,7 @@ class BestSoFar(SoFar):
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
 
     def join(self, shares: Any) -> None:
-        scores, ids = (torch.cat(shares.gather(it), 1) for it in (self.scores, self.ids))
+        scores, ids = (torch.cat(shares.gather_share(it), 1) for it in (self.scores, self.ids))
         by_id = ids.argsort(dim=1, stable=True)
         self._keep(scores.gather(1, by_id), ids.gather(1, by_id))
 

@@ -34,7 +34,8 @@ class TrainingProcesses(Processes):
 
     def gather_rows(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids ``[U]`` and rows ``[U, G]`` of all processes, in the order of ranks."""
-        counts = self.gather_numbers(_counts([len(ids)]))[:, 0].tolist()
+        count = torch.full((1,), len(ids), dtype=torch.int64, device="cpu")
+        counts = self.gather_numbers(count)[:, 0].tolist()
         return self._joined(ids, counts), self._joined(rows, counts)
 
     def _joined(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
@@ -63,15 +64,11 @@ class TrainingProcesses(Processes):
         self.collective(lambda: dist.all_reduce(values, group=self._rows))
         return values
 
-    def align(self, tensors: Sequence[Tensor]) -> None:
+    def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the bits of process 0; shapes and dtypes are equal in all."""
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([tensor.flatten() for tensor in alike])
             self.collective(lambda: dist.broadcast(flat, group_src=0, group=self._rows))  # noqa: B023
             for tensor, values in zip(alike, flat.split([it.numel() for it in alike]), strict=True):
                 tensor.copy_(values.view_as(tensor))
-
-
-def _counts(values: Sequence[int]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.int64, device="cpu")

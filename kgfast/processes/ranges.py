@@ -128,7 +128,9 @@ def count_range(
     job = Ranking(
         model, triples, sides, Allowed(known, candidate_ids), dims, batch_size, (nan, None)
     )
-    Call(model, "").run_range(job, RowReader.of(reader.table, start, stop))
+    call, job.name = Call(model, ""), "count_range"
+    call.reader = RowReader.of(reader.table, start, stop)
+    call.run(job)
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], job.hrt.clone()
     few = min(_SAMPLE, total)

@@ -1,12 +1,10 @@
 """The processes around calls of kgfast: the rows of each, and results that are sent."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from kgfast.eval.driver import TOGETHER
@@ -17,8 +15,6 @@ from kgfast.eval.rows import RowReader
 from kgfast.kernels.operands import Above
 from kgfast.processes.steps import Processes, check_timeout, join, was_told
 from kgfast.storage import digest
-
-Made = TypeVar("Made")
 
 
 @contextmanager
@@ -59,7 +55,7 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
             ranks = kgfast.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
     join()
-    token = TOGETHER.set(lambda name: _CollectiveCall(f"kgfast.{name}", timeout))
+    token = TOGETHER.set(lambda name: CollectiveCall(f"kgfast.{name}", timeout))
     try:
         check_timeout(timeout)
         yield
@@ -71,85 +67,66 @@ def processes(*, timeout: float = 1800.0) -> Iterator[None]:
         TOGETHER.reset(token)
 
 
-class _CollectiveCall(Processes):
-    """Processes of one call of :func:`kgfast.rank`, :func:`topk` or :func:`above`."""
-
-    def shares(self, model: Any, reader: RowReader, facts: dict[str, str]) -> "Shares":
-        """Agree with all processes on the call; check that they hold each row once, or all rows."""
-        spans = self.agree(facts_of(model, reader) | facts, [reader.start, reader.stop])
-        total, num_shares = len(reader.table), self.size
-        if any(span != [0, total] for span in spans):
-            num_shares = 1
-            check_cover(sorted((start, stop) for start, stop in spans), total, "shards")
-        return Shares(self, self.group(), reader, num_shares)
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Processes that hold a part of the rows each, or all rows and share the queries.
+class CollectiveCall(Processes):
+    """Processes of one call, which hold a part of the rows each, or all rows and share queries.
 
     ``num_shares`` is the number of shares of the queries: 1, or the number of processes.
     """
 
-    steps: Processes
-    group: dist.ProcessGroup
-    reader: RowReader
-    num_shares: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether each process has all rows."""
-        return self.num_shares == self.steps.size
+    def divide(self, model: Any, reader: RowReader, facts: dict[str, str]) -> None:
+        """Agree with all processes on the call; check that they hold each row once, or all rows."""
+        spans = self.agree(facts_of(model, reader) | facts, [reader.start, reader.stop])
+        total, self.num_shares = len(reader.table), self.size
+        if any(span != [0, total] for span in spans):
+            self.num_shares = 1
+            check_cover(sorted((start, stop) for start, stop in spans), total, "shards")
+        self._start, self._group = reader.start, self.group()
 
     def share_of(self, batches: list[Queries]) -> list[Queries]:
         """Return the batches of this process; all have equally many, the last may be empty."""
         missing = -len(batches) % self.num_shares
         empty = [batches[0].part(slice(0, 0))] * missing
-        return [*batches, *empty][self.steps.rank % self.num_shares :: self.num_shares]
-
-    def together(self, work: Callable[[], Made]) -> Made:
-        """Return the result of work that all processes do at once, each on its own rows."""
-        return self.steps.together(work)
+        return [*batches, *empty][self.rank % self.num_shares :: self.num_shares]
 
     def prepare(self, results: Sequence[SoFar]) -> None:
         """Make queries and score targets, each in a process that has the rows."""
         pairs: list[tuple[Queries, Any]] = [(result.queries, result.source) for result in results]
-        if self.is_whole:
+        if self.num_shares == self.size:
             self.together(lambda: [source.prepare(queries) for queries, source in pairs])
             return
         made = self.together(lambda: [_vectors(*pair) for pair in pairs])
         for (queries, source), vectors in zip(pairs, made, strict=True):
-            queries.vectors = self.steps.combine(vectors, self.group).to(source.device)
+            queries.vectors = self.combine(vectors, self._group).to(source.device)
         pairs = [pair for pair in pairs if pair[0].targets is not None]
         scored = self.together(lambda: [_of_targets(*pair) for pair in pairs]) if pairs else []
         for (queries, source), scores in zip(pairs, scored, strict=True):
-            queries.target_scores = self.steps.combine(scores, self.group).to(source.device)
+            queries.target_scores = self.combine(scores, self._group).to(source.device)
 
-    def gather(self, values: Tensor) -> list[Tensor]:
+    def gather_share(self, values: Tensor) -> list[Tensor]:
         """Return the tensors of the processes of a share, of one shape, by rank."""
-        return [values] if self.is_whole else self.steps.gather(values, self.group)
+        return [values] if self.num_shares == self.size else self.gather(values, self._group)
 
     def sum_of_all(self, values: Tensor) -> Tensor:
         """Add int64 values over all processes."""
         self.together(lambda: None)
-        return self.steps.sum(values.contiguous(), self.group)
+        return self.sum(values.contiguous(), self._group)
 
     def filled_in(self, values: Tensor) -> Tensor:
         """Replace zeros by the results of other shares, in place."""
         if self.num_shares > 1:
             self.together(lambda: None)
-            self.steps.sum(values.view(torch.int64), self.group)
+            self.sum(values.view(torch.int64), self._group)
         return values
 
     def joined(self, answers: Above) -> Above:
         """Join the answers of all processes to all queries, by ascending ids."""
         ids = answers.ids.to(CPU)
-        start = torch.full((1,), self.reader.start, dtype=torch.int64, device=CPU)
-        starts = torch.cat(self.steps.gather(start, self.group))
-        place = starts.argsort(stable=True).tolist().index(self.steps.rank)
-        counts = ids.new_zeros((self.steps.size, len(answers.indptr) - 1))
+        start = torch.full((1,), self._start, dtype=torch.int64, device=CPU)
+        starts = torch.cat(self.gather(start, self._group))
+        place = starts.argsort(stable=True).tolist().index(self.rank)
+        counts = ids.new_zeros((self.size, len(answers.indptr) - 1))
         counts[place] = answers.indptr.diff()
-        self.steps.sum(counts, self.group)
+        self.sum(counts, self._group)
         indptr = torch.nn.functional.pad(counts.sum(0).cumsum(0), (1, 0))
         moved = indptr[:-1] + counts[:place].sum(0) - answers.indptr[:-1].to(CPU)
         at = torch.repeat_interleave(moved, counts[place]) + places(len(ids))
@@ -158,7 +135,7 @@ class Shares:
             column = values.new_zeros(int(indptr[-1]))
             column[at] = values
             columns.append(column)
-            self.steps.sum(column.view(torch.int64), self.group)
+            self.sum(column.view(torch.int64), self._group)
         joined = Above(indptr, columns[0], columns[1].to(answers.scores.dtype))
         return Above(*(values.to(answers.ids.device) for values in joined))
 

@@ -1,11 +1,9 @@
 """Training by several processes, which each hold all tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.eval import Ranks
@@ -17,12 +15,11 @@ from kgfast.processes.shared import SharedBackend
 from kgfast.processes.shares import processes
 from kgfast.processes.steps import OtherProcessError
 
-Result = TypeVar("Result")
 # Errors of a divergence in another process.
 _DIVERGED = ("NonFiniteError", "OutOfRangeError", "FloatingPointError")
 
 
-class Together(Assignment):
+class Together(TrainingProcesses, Assignment):
     """Processes that each hold all rows; row gradients go to all as (ids, rows).
 
     Every process draws the same batch and negatives, calls the same losses, and computes a part of
@@ -30,36 +27,23 @@ class Together(Assignment):
     for bit.
     """
 
-    def __init__(self, processes: TrainingProcesses) -> None:
-        self._processes = processes
-        self.rank, self.size = processes.rank, processes.size
-
     def check_same(self, facts: Mapping[str, object]) -> None:
         try:
-            self._processes.agree({name: str(fact) for name, fact in facts.items()})
+            self.agree({name: str(fact) for name, fact in facts.items()})
         except ValueError as error:
             raise ValueError(
                 f"{error}; start all processes of a run with the same command and the same data"
             ) from None
-
-    def together(self, work: Callable[[], Result]) -> Result:
-        return self._processes.together(work)
-
-    def telling(self) -> AbstractContextManager[None]:
-        return self._processes.telling()
 
     def diverges(self, error: Exception) -> bool:
         theirs = isinstance(error, OtherProcessError) and error.kind in _DIVERGED
         return theirs or super().diverges(error)
 
     def sharing(self, device: torch.device) -> AbstractContextManager[None]:
-        return serving(SharedBackend(self._processes, get_backend(backend_for(device))))
-
-    def align(self, gradients: Sequence[Tensor]) -> None:
-        self._processes.align(gradients)
+        return serving(SharedBackend(self, get_backend(backend_for(device))))
 
     def ranks(
         self, model: Model, dataset: Dataset, split: str, batch_size: int | None
     ) -> Ranks | dict[int, Ranks]:
-        with processes(timeout=self._processes.timeout):
+        with processes(timeout=self.timeout):
             return super().ranks(model, dataset, split, batch_size)

@@ -306,13 +306,12 @@ def _placed(config: Config) -> tuple[torch.device, Assignment]:
         from kgfast.processes.steps import num_processes
 
         if num_processes() > 1:
-            from kgfast.processes.messages import TrainingProcesses
             from kgfast.processes.together import Together
 
-            processes = TrainingProcesses(config.distributed.timeout)
+            processes = Together(config.distributed.timeout)
             device = processes.together(lambda: device_of(config))
             processes.send_from(device)
-            return device, Together(processes)
+            return device, processes
     return device_of(config), ALONE
 
 
