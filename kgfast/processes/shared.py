@@ -24,7 +24,6 @@ from kgfast.kernels.labels import (
 from kgfast.kernels.losses import Losses
 from kgfast.kernels.negatives import NegativeLosses
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
-from kgfast.ops.differentiable import result_dtype
 from kgfast.processes.messages import TrainingProcesses
 
 _TERMS = 1024  # most terms of an uncut sum of products
@@ -55,15 +54,9 @@ class SharedBackend:
         if index is not None and index.shape[1] == 1:  # too little work to share
             return self._backend.scores(operands, index)
         count, share = operands.num_queries, self._processes.share(operands.num_queries)
-        width = operands.candidates.num_rows if index is None else index.shape[1]
-        if share.start < share.stop:
-            own = None if index is None else index[share]
-            found = self._backend.scores(operands.of_queries(share), own)
-        else:
-            crops = () if operands.dims is None else (len(operands.dims),)
-            dtype = result_dtype(operands.queries)
-            found = operands.queries.new_empty((*crops, 0, width), dtype=dtype)
-        return self._processes.join(found.movedim(-2, 0), count).movedim(0, -2).contiguous()
+        some = None if index is None else index[share]
+        scores = self._backend.scores(operands.of_queries(share), some)
+        return self._processes.join(scores.movedim(-2, 0), count).movedim(0, -2).contiguous()
 
     def backward(
         self,
@@ -80,26 +73,23 @@ class SharedBackend:
         need = need._replace(queries=False)
         if not (need.table or need.factor):
             return Gradients(of_queries)
-        if rows is not None:
-            assert index is not None
-            found = self._of_named_rows(operands, grad, index, need, rows)
+        if index is None:
+            gradients = self._of_rows(operands, grad, need)
         else:
-            found = self._of_rows(operands, grad, index, need)
-        return found._replace(queries=of_queries)
+            gradients = self._of_named_rows(operands, grad, index, need, rows or NamedRows())
+            if rows is None:
+                gradients = gradients.spread(operands, need)
+        return gradients._replace(queries=of_queries)
 
     def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
         need, processes, count = Need(True, False), self._processes, operands.num_queries
         if index is None and not are_summed_alone(operands, grad, of_queries=True):
             return self._backend.backward(operands, grad, need=need).queries
         share = processes.share(count)
-        found = operands.queries[share]
-        if len(found):
-            own = None if index is None else index[share]
-            part = operands.of_queries(share), grad[..., share, :].contiguous(), own
-            gradient = self._backend.backward(*part, need=need).queries
-            assert gradient is not None
-            found = gradient
-        return processes.join(found, count)
+        some = operands.of_queries(share), grad[..., share, :].contiguous()
+        gradient = self._backend.backward(*some, None if index is None else index[share], need=need)
+        assert gradient.queries is not None
+        return processes.join(gradient.queries, count)
 
     def _of_named_rows(
         self, operands: Operands, grad: Tensor, index: Tensor, need: Need, rows: NamedRows
@@ -117,28 +107,15 @@ class SharedBackend:
         table, factor = (None if it is None else it[1] for it in found)
         return own._replace(table=table, factor=factor, ids=ids[0])
 
-    def _of_rows(
-        self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
-    ) -> Gradients:
-        processes, count = self._processes, operands.candidates.num_rows
-        share = processes.share(count)
-        if index is not None:
-            return self._of_named_rows(operands, grad, index, need, NamedRows()).spread(
-                operands, need
-            )
-        if are_summed_alone(operands, grad, of_queries=False):
-            if share.start < share.stop:
-                part = operands.of_rows(share), grad[..., share].contiguous()
-                found = list(self._backend.backward(*part, need=need)[1:3])
-            else:
-                found = [operands.table[:0] if need.table else None]
-                found += [
-                    operands.factor[:0] if need.factor and operands.factor is not None else None
-                ]
-        else:
+    def _of_rows(self, operands: Operands, grad: Tensor, need: Need) -> Gradients:
+        if not are_summed_alone(operands, grad, of_queries=False):
             return self._backend.backward(operands, grad, need=need)
-        table, factor = (None if it is None else processes.join(it, count) for it in found)
-        return Gradients(None, table, factor)
+        count = operands.candidates.num_rows
+        share = self._processes.share(count)
+        some = operands.of_rows(share), grad[..., share].contiguous()
+        gradients = self._backend.backward(*some, need=need)[1:3]
+        join = self._processes.join
+        return Gradients(None, *(None if rows is None else join(rows, count) for rows in gradients))
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
