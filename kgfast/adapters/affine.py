@@ -103,18 +103,12 @@ class AffineModel:
     def _linear(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         """Return gradient ``[B, F]`` and constant ``[B, 1]`` in float64."""
         anchor_tables, candidate_tables = self._parts.of(side)
-        anchor = [_wide(table[anchors]) for table in anchor_tables]
-        relation = [_wide(table[relations]) for table in self._parts.relations]
+        fixed = _rows(anchor_tables, anchors), _rows(self._parts.relations, relations)
         with torch.inference_mode(False), torch.enable_grad():
             # Rows made in inference mode can be in no graph; copies can.
-            anchor, relation = _cloned(anchor), _cloned(relation)
+            anchor, relation = ([row.clone() for row in rows] for rows in fixed)
             free = [
-                torch.zeros(
-                    (len(anchors), *table.shape[1:]),
-                    dtype=_wide(table[:0]).dtype,
-                    device=table.device,
-                    requires_grad=True,
-                )
+                _wide(table[:0]).new_zeros(len(anchors), *table.shape[1:]).requires_grad_()
                 for table in candidate_tables
             ]
             constant = self._of_side(anchor, relation, free, side)
@@ -128,22 +122,17 @@ class AffineModel:
         return self._score(head, relation, tail)
 
     def _check(self, side: Side) -> None:
-        tables = self._parts.of(side)[1]
+        anchor_tables, tables = self._parts.of(side)
         device = tables[0].device
         anchors, candidates = (
             sample_ids(self.num_entities, shift, device) for shift in (0, self.num_entities // 2)
         )
         relations = sample_ids(self.num_relations, 0, device)
         gradient, constant = self._linear(anchors, relations, side)
-        rows = [_wide(table[candidates]) for table in tables]
-        anchor_tables = self._parts.of(side)[0]
+        rows = _rows(tables, candidates)
+        fixed = _rows(anchor_tables, anchors), _rows(self._parts.relations, relations)
         with torch.no_grad():
-            score = self._of_side(
-                [_wide(table[anchors]) for table in anchor_tables],
-                [_wide(table[relations]) for table in self._parts.relations],
-                rows,
-                side,
-            )
+            score = self._of_side(*fixed, rows, side)
         terms = gradient * torch.cat([_real(row) for row in rows], 1)
         terms = torch.cat([terms, constant], 1)
         slack = _SLACK * terms.abs().sum(1) + 1e-300
@@ -171,8 +160,8 @@ def _wide(rows: Tensor) -> Tensor:
     return rows.to(torch.complex128 if rows.is_complex() else torch.float64)
 
 
-def _cloned(rows: Rows) -> Rows:
-    return [part.clone() for part in rows]
+def _rows(tables: Rows, ids: Tensor) -> Rows:
+    return [_wide(table[ids]) for table in tables]
 
 
 def _real(rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -153,16 +154,12 @@ def serve(
     except OSError as error:
         raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises it after its last answer
-        signal.signal(number, _leave)
+        signal.signal(number, lambda *_: sys.exit(0))
     ready(f"http://{name}:{listener.getsockname()[1]}")
     options: Any = {"limit_concurrency": 512, "timeout_graceful_shutdown": 30}
     config = uvicorn.Config(app, log_level="warning", access_log=False, **options)
     uvicorn.Server(config).run(sockets=[listener])
-    raise SystemExit(0)
-
-
-def _leave(*_: Any) -> NoReturn:
-    raise SystemExit(0)
+    sys.exit(0)
 
 
 class _Json(JSONResponse):
