@@ -44,11 +44,6 @@ class ExampleQueries:
         for first in range(0, max(1, len(self)), size):
             yield self.part(slice(first, first + size))
 
-    def by_query(self) -> Tensor:
-        """Return row ids ``[B]`` sorted by anchor, then relation; stable."""
-        rows = self.relations.argsort(stable=True)
-        return rows[self.anchors[rows].argsort(stable=True)]
-
     def runs(self) -> Tensor:
         """Return for each example the number ``[B]`` of the run of equal queries, from 0."""
         if not len(self):
@@ -95,16 +90,14 @@ class Examples:
         """Return the side that an example predicts."""
         return "tail" if example < self.num_tails else "head"
 
-    def queries(self, side: Side) -> ExampleQueries:
-        """Return the examples of a side."""
-        rows = slice(self.num_tails) if side == "tail" else slice(self.num_tails, None)
-        return ExampleQueries.of(self.hrt[rows], side, self.known)
-
     def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
         """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
-        sides: tuple[Side, ...] = ("tail", "head")
-        for side, first in zip(sides, (0, self.num_tails), strict=True):
-            queries = self.queries(side)
-            for rows in queries.by_query().split(size):
+        of_sides: tuple[tuple[Side, Tensor], ...]
+        of_sides = ("tail", self.hrt[: self.num_tails]), ("head", self.hrt[self.num_tails :])
+        for (side, hrt), first in zip(of_sides, (0, self.num_tails), strict=True):
+            queries = ExampleQueries.of(hrt, side, self.known)
+            by_relation = queries.relations.argsort(stable=True)
+            by_query = by_relation[queries.anchors[by_relation].argsort(stable=True)]
+            for rows in by_query.split(size):
                 if len(rows):
                     yield rows + first, queries.part(rows)

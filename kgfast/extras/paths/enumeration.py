@@ -14,12 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgfast.ops import check_int
+from kgfast.ops import check_int, check_tensor
 from kgfast.text import shown
 
 CHUNK = 2048  # default number of paths of a chunk: benchmarks/paths_speed.py
 _MOST = 2**62  # paths that can be numbered
-_INTEGERS = (torch.int32, torch.int64)
 
 
 class Paths:
@@ -145,10 +144,7 @@ class Paths:
 
 
 def _check(edge_index: Tensor, num_nodes: int, order: int) -> None:
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"edge_index must be a tensor; got {type(edge_index).__name__}")
-    if edge_index.dtype not in _INTEGERS:
-        raise TypeError(f"edge_index must be int64 or int32; got {edge_index.dtype}")
+    check_tensor("edge_index", edge_index, (torch.int64, torch.int32))
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must be [2, E]; got {tuple(edge_index.shape)}")
     check_int("num_nodes", num_nodes, 0)

@@ -73,7 +73,7 @@ GOOD = tensor_of([(0, 1), (1, 2)])
     ("edges", "num_nodes", "options", "error", "words"),
     [
         ([[0], [1]], 2, {}, TypeError, "edge_index must be a tensor; got list"),
-        (GOOD.float(), 3, {}, TypeError, "edge_index must be int64 or int32; got torch.float32"),
+        (GOOD.float(), 3, {}, TypeError, "edge_index must be int64, int32; got torch.float32"),
         (GOOD.reshape(4), 3, {}, ValueError, r"edge_index must be \[2, E\]; got \(4,\)"),
         (GOOD, 2, {}, ValueError, r"edge 1 is \[1, 2\]; nodes are 0 to num_nodes - 1 = 1"),
         (GOOD, -1, {}, ValueError, "num_nodes must be at least 0; got -1"),
