@@ -17,7 +17,11 @@ _MEANING = (
 )
 
 
-Predicted = StrEnum("Predicted", "head tail")
+class Predicted(StrEnum):
+    """Predicted entity of a triple."""
+
+    head = "head"
+    tail = "tail"
 
 
 @command
@@ -52,8 +56,8 @@ def explain(
     device = device_of(config)
     graph = folder.load_graph()
     vocabulary = entities, relations = names_of_run(folder, config, graph)
-    named = (("--head", head, entities), ("--relation", relation, relations))
-    named += (("--tail", tail, entities),)
+    named = [("--head", head, entities), ("--relation", relation, relations)]
+    named += [("--tail", tail, entities)]
     influences = tracin(
         [run / name for name in checkpoint] if checkpoint else run,
         test=[[ids_of(option, [name], names) for option, name, names in named]],

@@ -6,8 +6,21 @@ from typing import Annotated
 
 import typer
 
-Which = StrEnum("Which", "best last")  # checkpoints of a run
-Split = StrEnum("Split", "test valid")
+
+class Which(StrEnum):
+    """Checkpoints of a run."""
+
+    best = "best"
+    last = "last"
+
+
+class Split(StrEnum):
+    """Splits to rank."""
+
+    test = "test"
+    valid = "valid"
+
+
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),

@@ -92,9 +92,10 @@ class Examples:
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
         """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
-        of_sides: tuple[tuple[Side, Tensor], ...]
-        of_sides = ("tail", self.hrt[: self.num_tails]), ("head", self.hrt[self.num_tails :])
-        for (side, hrt), first in zip(of_sides, (0, self.num_tails), strict=True):
+        count = self.num_tails
+        of_sides: list[tuple[Side, Tensor]]
+        of_sides = [("tail", self.hrt[:count]), ("head", self.hrt[count:])]
+        for (side, hrt), first in zip(of_sides, (0, count), strict=True):
             queries = ExampleQueries.of(hrt, side, self.known)
             by_relation = queries.relations.argsort(stable=True)
             by_query = by_relation[queries.anchors[by_relation].argsort(stable=True)]
