@@ -46,12 +46,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "search.minutes: set the minutes, or search.trials"),
         (("--minutes", "0"), "search.minutes: Input should be greater than 0; got 0.0"),
-        (
-            ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),
-            "search.ranges.optim.lrr: 1.0 cannot be: unknown key optim.lrr; did you mean optim.lr?",
-        ),
         (
             ("--trials", "1", "--resume"),
             "a holds no search to resume: name its folder with --run, "
