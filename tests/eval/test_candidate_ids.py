@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgfast import (
-    KnownTriples,
-    TransE,
-    Triples,
-    TypeConstraints,
-    Vocabulary,
-    compare,
-    rank,
-    topk,
-)
+from kgfast import KnownTriples, TransE, Triples, TypeConstraints, Vocabulary, compare, rank, topk
 from support.lists import padded, random_lists
 
 N, R, T = 12, 3, 20
@@ -208,16 +199,8 @@ def test_a_query_with_too_few_answers_is_named():
         ),
         (torch.full((T, 2), 3), ValueError, r"candidate_ids\[0, 1\] must not repeat .* got 3"),
         (torch.full((T, 1), 12), ValueError, r"candidate_ids\[0, 0\] must be in 0 .. 11"),
-        (
-            TypeConstraints({0: ([0], [99])}),
-            ValueError,
-            "of 100 entities, but the model has 12",
-        ),
-        (
-            TypeConstraints({7: ([0], [1])}),
-            ValueError,
-            "of 8 relations, but the model has 3",
-        ),
+        (TypeConstraints({0: ([0], [99])}), ValueError, "of 100 entities, but the model has 12"),
+        (TypeConstraints({7: ([0], [1])}), ValueError, "of 8 relations, but the model has 3"),
     ],
 )
 def test_candidates_that_are_refused(given, error, message):

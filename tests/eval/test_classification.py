@@ -80,11 +80,7 @@ def test_names_and_what_is_printed():
         (None, TypeError, "valid must be a pair of true triples and false triples; got NoneType"),
         ((TRUE, []), ValueError, "valid: there are no false triples to choose thresholds on"),
         ((TRUE, [(0, 0, 4)]), ValueError, r"valid, false triples: triples\[0\].*0\.\.3"),
-        (
-            ([(0, 3, 1)], FALSE),
-            ValueError,
-            r"valid, true triples: triples\[0\].*0\.\.2",
-        ),
+        (([(0, 3, 1)], FALSE), ValueError, r"valid, true triples: triples\[0\].*0\.\.2"),
         ((TRUE, [("a", "r", "b")]), TypeError, "valid, false triples: .*vocabulary"),
     ],
 )

@@ -74,10 +74,7 @@ OTHER[7] = torch.tensor([1, 2, 3])
         (ranks_of(A[:-1]), "a has 60 triples, b 59: rank the same ones with both"),
         (ranks_of(A, ("head",)), "a has the sides tail, b head"),
         (ranks_of(A, triples=OTHER), r"row 7: the triple is \[21, 22, 23\] in a, \[1, 2, 3\] in b"),
-        (
-            ranks_of(A, candidates=49),
-            r"number of candidates is \[50\] in a, \[49\] in b",
-        ),
+        (ranks_of(A, candidates=49), r"number of candidates is \[50\] in a, \[49\] in b"),
     ],
 )
 def test_what_cannot_be_compared(b, message):

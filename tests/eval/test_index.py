@@ -234,8 +234,7 @@ class TestFiles:
         for damaged in (path.read_bytes(), whole[:-9], whole[:50], b"", b"x" * 100, bit):
             path.write_bytes(damaged)
             with pytest.raises(
-                ValueError,
-                match=r"index: (damaged, or no file of an index|the checksum of panels)",
+                ValueError, match=r"index: (damaged, or no file of an index|the checksum of panels)"
             ):
                 Index.load(path, model)
 

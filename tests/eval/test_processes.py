@@ -28,12 +28,7 @@ from support.ranked_together import (
     tables_with_nan,
     without_one,
 )
-from support.shared_out import (
-    assert_same,
-    example,
-    model_of,
-    tables_of,
-)
+from support.shared_out import assert_same, example, model_of, tables_of
 
 
 def facts_in_words(model) -> dict[str, str]:

@@ -59,7 +59,7 @@ def test_squared():
     terms = [max(0.0, 1.5 - s + x) ** 2 for s, row in rows for x in row]
     got = losses.SquaredLoss(margin=1.5).of_scores(positive, negative)
     assert got.item() == pytest.approx(sum(terms) / len(terms))
-""",
+"""
     },
 }
 TRAINING = """

@@ -154,10 +154,7 @@ def counts(
 
 
 def best(
-    values: Floats,
-    k: int,
-    known: Sequence[Sequence[int]],
-    subset: Sequence[int] | None = None,
+    values: Floats, k: int, known: Sequence[Sequence[int]], subset: Sequence[int] | None = None
 ) -> tuple[list[list[int]], Floats]:
     """Find ids (-1: none) and canonical scores of the best k, the lowest id first among equals."""
     ids = np.full((len(values), k), -1)

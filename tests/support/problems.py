@@ -44,11 +44,7 @@ class Problem:
 
 
 def table_of(
-    kind: str,
-    rows: int,
-    width: int,
-    generator: torch.Generator,
-    dtype: torch.dtype = torch.float64,
+    kind: str, rows: int, width: int, generator: torch.Generator, dtype: torch.dtype = torch.float64
 ) -> Tensor:
     """Draw float64 values of a kind that is hard in its own way, for tables of a dtype."""
 

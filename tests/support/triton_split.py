@@ -43,9 +43,7 @@ def swept_products(
     grid = len(rows.terms), len(panels.terms)
     out = queries.new_empty(grid[0] * tile.queries, grid[1] * tile.candidates, dtype=torch.float32)
     store_products[grid](
-        *(rows, panels, out, dim, out.stride(0)),
-        TILE=tile.shape,
-        num_warps=tile.num_warps,
+        *(rows, panels, out, dim, out.stride(0)), TILE=tile.shape, num_warps=tile.num_warps
     )
     zeros = queries.new_zeros(len(queries), dtype=torch.float64)
     bound, norms = split.split_bound(dim), split.norms_of(rows, len(queries))

@@ -11,13 +11,7 @@ from kgfast.training import loop
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
-from support.small_runs import (
-    GRAPH,
-    assert_same_tensors,
-    crashing,
-    sections_of_table,
-    trainer_of,
-)
+from support.small_runs import GRAPH, assert_same_tensors, crashing, sections_of_table, trainer_of
 
 CPU = torch.device("cpu")
 SECTIONS = sections_of_table("""

@@ -111,10 +111,7 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
 @needs_linux
 @pytest.mark.parametrize(
     ("rows", "k", "batch"),
-    [
-        (75_000, 60_000, 3),
-        pytest.param(20_000, 4_000, 24, marks=pytest.mark.slow),
-    ],
+    [(75_000, 60_000, 3), pytest.param(20_000, 4_000, 24, marks=pytest.mark.slow)],
     ids=["k like the table", "a table of like rows"],
 )
 def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):

@@ -205,8 +205,7 @@ DISTANCES = [
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(
-    ("score", "dtype", "batch"),
-    [pytest.param(*case, marks=marks) for *case, marks in DISTANCES],
+    ("score", "dtype", "batch"), [pytest.param(*case, marks=marks) for *case, marks in DISTANCES]
 )
 def test_a_pair_is_scored_once_and_its_loss_costs_little(score, dtype, batch, arch) -> None:
     """Bce of rotate: 6.6 d slots a pair and 62, cross entropy 35 and 30 with each sweep."""
