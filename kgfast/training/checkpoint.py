@@ -195,11 +195,7 @@ def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str
 
 
 def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of the model or of the optimizer, by their own names.
-
-    >>> list(of_part("model", {"model.entity": Tensor(), "optim.entity.step": Tensor()}))
-    ['entity']
-    """
+    """Return the tensors ``model.<name>`` or ``optim.<name>`` by their own names."""
     start = f"{part}."
     return {name.removeprefix(start): it for name, it in tensors.items() if name.startswith(start)}
 

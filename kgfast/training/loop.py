@@ -340,7 +340,6 @@ class Run:
 
 
 def _check_sizes(model: Model, dataset: Dataset) -> None:
-    """Raise a ValueError unless a model has a row for each name of a dataset."""
     for what in ("entities", "relations"):
         rows, names = (getattr(holder, f"num_{what}") for holder in (model, dataset))
         if rows != names:

@@ -64,9 +64,7 @@ class Objective:
         self._target_weights: Tensor | None = None
         if data.target_weights:
             self._target_weights = losses.frequency_weights(self.hrt, num_entities)
-        self._takes_weights = not self.lazy or (
-            isinstance(loss, NegativesLoss) and loss.takes_weights
-        )
+        self._takes_weights = not isinstance(loss, NegativesLoss) or loss.takes_weights
         self.negatives: Negatives | None = None
         if self.lazy:
             sizes, shared = (num_entities, data.neg_size), data.negatives == "shared"

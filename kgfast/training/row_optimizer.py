@@ -17,6 +17,7 @@ from kgfast import ops
 from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.ops import RowGradients
 
+_NUMBERS = ("lr", "eps", "weight_decay")  # options of every optimizer here
 Tables = list[Tensor]  # a parameter, then the states
 Group = dict[str, Any]  # options of a group of parameters
 Dense = tuple[Tables, Tensor, Tensor]  # a parameter and the states, the gradient, and the step
@@ -28,7 +29,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     names: tuple[str, ...]  # names of the tables in the state, each as large as the parameter
 
     def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
-        for name in ("lr", "eps", "weight_decay"):
+        for name in _NUMBERS:
             if not 0 <= numbers[name] < float("inf"):
                 raise ValueError(f"{name} must be finite and at least 0; got {numbers[name]}")
         super().__init__(params, numbers)
@@ -142,13 +143,11 @@ class RowAdam(RowOptimizer):
             [],
             steps,
             fused=True,  # makes no temporaries
-            lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
             amsgrad=False,
             maximize=False,
+            **{name: group[name] for name in _NUMBERS},
         )
 
 
@@ -201,9 +200,7 @@ class RowAdagrad(RowOptimizer):
                 [total],
                 [step],
                 fused=parameter.device.type == "cpu",
-                lr=group["lr"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
                 lr_decay=0.0,
                 maximize=False,
+                **{name: group[name] for name in _NUMBERS},
             )

@@ -160,3 +160,9 @@ def ring_trainer(root, run_dir, **sections):
     if values["train"].get("mode", "negative") != "negative":
         values["data"] = {"train_bs": 5}
     return Trainer(Config.from_dict(values), run_dir, progress=False)
+
+
+def content(folder):
+    """Return the bytes of every file but the lock, and when each was written."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}

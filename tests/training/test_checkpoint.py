@@ -189,14 +189,6 @@ except OSError as error:
 
 
 class TestRunFolder:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        """Return a folder with the states of steps 1 and 2."""
-        folder = RunFolder(tmp_path / "run")
-        for step in (1, 2):
-            save(folder.last, *state(step))
-        return folder
-
     def test_nothing_yet(self, tmp_path):
         folder = RunFolder(tmp_path / "run")
         assert not folder.holds_a_run()
@@ -207,22 +199,16 @@ class TestRunFolder:
             folder.read_result()
         assert not folder.path.exists()
 
-    def test_last_and_best(self, folder):
+    def test_last_and_best(self, tmp_path):
+        folder = RunFolder(tmp_path / "run")
+        for step in (1, 2):
+            save(folder.last, *state(step))
         assert step_of(folder.load_last()) == 2
         assert os.listdir(folder.path) == ["last.safetensors"]
         assert folder.holds_a_run()
         assert step_of(folder.load_best()) == 2
         save(folder.best, *state(1))
         assert step_of(folder.load_best()) == 1
-
-    def test_every_model_is_kept(self, tmp_path):
-        folder = RunFolder(tmp_path)
-        for step in (100, 9, 10):
-            save(folder.path / f"model_{step}.safetensors", *state(step))
-        names = [f"model_{step}.safetensors" for step in (9, 10, 100)]
-        assert folder.models() == [tmp_path / name for name in names]
-        assert sorted(os.listdir(tmp_path)) == sorted(names)
-        assert not folder.holds_a_run()  # there is nothing to resume from
 
 
 # One interpreter that has loaded torch forks a writer per kill: a real process, really killed.

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from kgfast.training import Config
 from kgfast.training.config.files import override
-from support.configs import BASE, with_values
 
+BASE = {
+    "dataset": {"name": "wn18rr"},
+    "model": {"name": "rotate", "base_dim": 80},
+    "optim": {"lr": 1e-3},
+    "train": {"epochs": 1},
+}
 NO_NUMBER = "Input should be a valid number, unable to parse string as a number"
 # Assignments, two spaces apart, and below them how the message begins.
 MISTAKES = r"""
@@ -77,14 +82,21 @@ med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: goes with med null; med is set
 model.name=conve  model.base_dim=200
     train.mode: must be kvsall or 1vsall for conve; got negative
+optim={name: adam}
+    optim.lr is missing
+train={}
+    train.epochs: exactly one of train.epochs and train.steps must be set; got neither
+loss.name=a:b:c
+    loss.name: must be one of nssa, margin, logistic, bce, cross_entropy, or an import path
+loss.name=a:B  train.mode=1vsall
+    loss.name: must be one of bce, cross_entropy with train.mode 1vsall; got a:B
+model.options={a: 1}
+    model.options: goes with model.name your own; model.name is rotate
+model.name=a:B  model.gamma=5.0
+    model.gamma: goes with model.name rotate, transe; model.name is your own
+model.name=a:B  model.use_rscf=true
+    model.use_rscf: goes with model.name rotate, transe; model.name is your own
 """
-OTHERS = [
-    ({"optim": {"name": "adam"}}, "optim.lr is missing"),
-    (
-        {"train": {}},
-        "train.epochs: exactly one of train.epochs and train.steps must be set; got neither",
-    ),
-]
 
 
 def message_of(values):
@@ -102,19 +114,12 @@ def test_a_mistake_is_named_once(assignments, message):
     assert found.count("\n") == 0
 
 
-@pytest.mark.parametrize(("values", "message"), OTHERS)
-def test_a_mistake_of_a_section_is_named_once(values, message):
-    found = message_of(with_values(**values))
-    assert found.startswith(message)
-    assert found.count("\n") == 0
-
-
 def test_differences_that_matter_to_a_resumed_run():
     config = Config.from_dict(BASE)
-    free = with_values(train__eval_every=5, device="cpu", dataset__root="elsewhere")
-    assert config.training_differences(Config.from_dict(free)) == {}
-    other = with_values(optim__lr=1e-2, data__train_bs=8)
-    assert config.training_differences(Config.from_dict(other)) == {
+    free = {"train.eval_every": 5, "device": "cpu", "dataset.root": "elsewhere"}
+    assert config.training_differences(config.updated(free)) == {}
+    other = config.updated({"optim.lr": 1e-2, "data.train_bs": 8})
+    assert config.training_differences(other) == {
         "data.train_bs": (1024, 8),
         "optim.lr": (1e-3, 1e-2),
     }
@@ -163,7 +168,7 @@ def test_overrides_are_yaml_and_win(tmp_path):
 
 @pytest.mark.parametrize(("own", "other"), [("steps", "epochs"), ("epochs", "steps")])
 def test_an_override_of_the_length_replaces_the_other_key(tmp_path, own, other):
-    path = write(tmp_path, with_values(train={other: 5}))
+    path = write(tmp_path, BASE | {"train": {other: 5}})
     train = Config.from_yaml(path, [f"train.{own}=7"]).train
     assert (getattr(train, own), getattr(train, other)) == (7, None)
 
@@ -212,29 +217,9 @@ def test_a_file_that_is_no_config(tmp_path, text, message):
     epochs=st.integers(1, 10**9),
 )
 def test_written_and_read_it_is_the_same(tmp_path_factory, lr, dim, seed, name, epochs):
-    values = with_values(
-        optim__lr=lr, model__base_dim=dim, seed=seed, dataset__name=name, train__epochs=epochs
-    )
-    config = Config.from_dict(values)
+    values = {"optim.lr": lr, "model.base_dim": dim, "dataset.name": name, "train.epochs": epochs}
+    config = Config.from_dict(BASE | {"seed": seed}).updated(values)
     assert Config.from_dict(config.to_dict()) == config
     path = tmp_path_factory.mktemp("config") / "a.yaml"
     config.to_yaml(path)
     assert Config.from_yaml(path) == config
-
-
-class TestFolder:
-    def folder(self, root):
-        return Config.from_dict(with_values(dataset={"name": "wn18rr", "root": str(root)})).dataset
-
-    def test_below_the_root(self, tmp_path):
-        (tmp_path / "wn18rr").mkdir()
-        assert self.folder(tmp_path).folder() == tmp_path / "wn18rr"
-
-    def test_the_root_itself(self, tmp_path):
-        (tmp_path / "train.txt").write_text("a\tb\tc\n")
-        assert self.folder(tmp_path).folder() == tmp_path
-
-    @pytest.mark.parametrize("name", ["nowhere", "."], ids=["no-root", "empty-root"])
-    def test_neither(self, tmp_path, name):
-        with pytest.raises(FileNotFoundError, match=r"no dataset wn18rr: .* set dataset\.root"):
-            self.folder(tmp_path / name).folder()

@@ -134,14 +134,6 @@ def test_known_answers_are_never_negatives(shared, side, seed, entities):
         assert mask is None  # drawing again was enough
 
 
-def test_a_query_that_knows_every_entity_is_masked():
-    hrt = torch.tensor([[0, 0, t] for t in range(5)])
-    for shared in (True, False):
-        _, mask = Negatives(5, 6, 0, shared=shared, known=KnownTriples(hrt)).draw(batch_of(hrt))
-        assert mask is not None
-        assert not bool(mask.any())
-
-
 def test_replaced_negatives_are_uniform_over_the_others():
     hrt = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 0, 2]])
     sampler = Negatives(8, 4000, 1, shared=False, known=KnownTriples(hrt))

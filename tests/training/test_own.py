@@ -243,22 +243,6 @@ def test_a_missing_module_of_the_users_module_is_named(here):
         trainer_of(**OWN)
 
 
-@pytest.mark.parametrize(
-    ("message", "sections"),
-    [
-        ("model.name: must be one of .* or an import path", {"model": {"name": "my.research"}}),
-        ("loss.name: must be one of .* or an import path", {"loss": {"name": "a:b:c"}}),
-        ("model.options: goes with model.name your own", {"model": {"options": {"a": 1}}}),
-        ("model.gamma: goes with model.name", {"model": {"name": "a:B", "gamma": 5.0}}),
-        ("loss.name: must be one of bce", {"loss": {"name": "a:B"}, "train": {"mode": "1vsall"}}),
-        ("model.use_rscf: goes with model", {"model": {"name": "a:B", "use_rscf": True}}),
-    ],
-)  # fmt: skip
-def test_configs(message, sections):
-    with pytest.raises(ValueError, match=message):
-        config_of(**sections)
-
-
 def test_options_are_kept_and_numbers_read(tmp_path):
     config = config_of(model={"name": "a.b:C", "gamma": 12.0, "options": {"lr": 1e-3, "of": [1]}})
     config.to_yaml(tmp_path / "c.yaml")

@@ -12,7 +12,7 @@ from kgfast.training import checkpoint as files
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from support.killed_runs import run_and_kill
-from support.small_runs import assert_same_tensors, crashing, sections_of_table
+from support.small_runs import assert_same_tensors, content, crashing, sections_of_table
 
 STEPS = 60
 GRAPH = (200, 6, 700, 40, 40)
@@ -169,9 +169,3 @@ def test_resuming_a_finished_run_changes_nothing(name, tmp_path):
     assert again.fit(resume=True) == result
     assert content(tmp_path) == before
     assert_same_tensors(again.model.state_dict(), first.model.state_dict())
-
-
-def content(folder):
-    """Every file but the lock, and when it was written."""
-    files = [it for it in folder.rglob("*") if it.is_file() and it.name != ".lock"]
-    return {it.name: (it.read_bytes(), it.stat().st_mtime_ns) for it in files}

@@ -12,6 +12,7 @@ from support.commands import run as cli
 from support.small_runs import (
     RING,
     assert_same_tensors,
+    content,
     crashing,
     ring_trainer,
     ring_triples,
@@ -128,8 +129,3 @@ class TestResume:
         run.graph.unlink()
         with pytest.raises(ValueError, match=r"graph\.safetensors is missing"):
             ring_trainer(tmp_path, run.path).fit(resume=True)
-
-
-def content(folder):
-    """Every file but the lock."""
-    return {it.name: it.read_bytes() for it in folder.iterdir() if it.name != ".lock"}
