@@ -64,8 +64,8 @@ class Backend(Protocol):
     before the return. Ids and row pointers are contiguous. An unknown score raises.
 
     Some have more: ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
-    ``adversarial`` (:mod:`.cpu.passes`), and on GPUs ``compose``, ``filters``, and ``row_sums``,
-    which sums rows with equal ids.
+    ``negatives`` (:mod:`.cpu.negatives`), which fuses losses of sampled negatives, and on GPUs
+    ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
 
     If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
     N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for
@@ -76,7 +76,6 @@ class Backend(Protocol):
     # the backend waits for its device anyway, and then reads the checks of values
     defers_checks: bool
     losses: Any  # :class:`.losses.Losses`, whose module reads this one
-    negatives: Any  # :class:`.negatives.NegativeLosses`
     # precisions of products in losses; operands of others are multiplied in float32
     precisions: tuple[str, ...]
 

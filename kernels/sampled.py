@@ -44,7 +44,7 @@ class NegativeRows(NamedTuple):
     masses: Tensor  # negatives that take part; for nssa the sums of weights relative to the peak
     peaks: Tensor  # highest scores; for a margin the number of negatives over it
     scale: Tensor  # [1] factor of the sum of the rows; empty if not reduced
-    raw: Tensor  # [B, K], or [B, 1 + K] for lists: scores before the bias; empty if not stored
+    raw: Tensor  # [B, K], or [B, 1 + K] for lists: scores before the bias
     ids: Tensor  # int64 [B, 1 + K] for lists: rows of the table; else empty
 
 

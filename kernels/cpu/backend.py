@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..backend import Into
 from ..losses import Losses, LossPlan
-from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import panels, updates
 from .above import above as above
 from .backward import indexed_backward, pairwise_backward
-from .passes import ADVERSARIAL, PASSES
+from .negatives import AdversarialLosses
+from .passes import PASSES
 from .rank import list_counts as list_counts
 from .rank import rank_counts as rank_counts
 from .scores import scores as scores
@@ -31,8 +31,7 @@ name = "cpu"
 defers_checks = False
 losses = Losses(sys.modules[__name__], _PLAN)
 passes = PASSES
-adversarial = ADVERSARIAL
-negatives = NegativeLosses(sys.modules[__name__])
+negatives = AdversarialLosses(sys.modules[__name__])
 row_updates = updates
 packing = panels
 precisions: tuple[str, ...] = PRECISIONS[:1]

@@ -69,25 +69,24 @@ class _FusedPasses(Passes):
         _walk(LossPass.SOFTMAX_SLOPES, scores, (), (near, scale, share))
 
 
-class _FusedAdversarial:
-    """Sums of rows of scores, weighted by the softmax of the row, and their gradient.
+def adversarial_sums(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``sum_i p_i softplus(x_i)`` of each row, ``p = softmax(alpha x)``; peaks and masses.
 
-    Weights ``exp(alpha x)`` are relative to the peak of the row.
+    Weights ``exp(alpha x)`` are relative to the peak of the row; masses are the sums of weights.
     """
+    peaks, masses, totals = sums = _row_sums(scores, 3)
+    _walk(LossPass.ADVERSARIAL_SUMS, scores.contiguous(), sums, constant=alpha)
+    return (totals / masses).float(), peaks.float(), masses.float()
 
-    def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        peaks, masses, totals = _row_sums(scores, 3)
-        sums = peaks, masses, totals
-        _walk(LossPass.ADVERSARIAL_SUMS, scores.contiguous(), sums, constant=alpha)
-        return (totals / masses).float(), peaks.float(), masses.float()
 
-    def backward(
-        self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
-    ) -> Tensor:
-        slopes = scores.clone(memory_format=torch.contiguous_format)
-        factors = peaks, grad_rows / masses
-        _walk(LossPass.ADVERSARIAL_SLOPES, slopes, (), factors, alpha)
-        return slopes
+def adversarial_slopes(
+    grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
+) -> Tensor:
+    """Return the gradient of the sums of :func:`adversarial_sums`, times ``grad_rows [B]``."""
+    slopes = scores.clone(memory_format=torch.contiguous_format)
+    factors = peaks, grad_rows / masses
+    _walk(LossPass.ADVERSARIAL_SLOPES, slopes, (), factors, alpha)
+    return slopes
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,4 +102,3 @@ def _row_sums(scores: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 PASSES = _FusedPasses()
-ADVERSARIAL = _FusedAdversarial()

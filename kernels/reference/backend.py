@@ -9,7 +9,6 @@ from .. import above as shared
 from ..backend import Into
 from ..checks import Checks
 from ..losses import Losses, LossPlan
-from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from ..passes import TORCH_PASSES
 from .listed import list_counts as list_counts
@@ -22,7 +21,6 @@ name = "reference"
 defers_checks = False
 losses = Losses(sys.modules[__name__], LossPlan(1 << 16, torch.float64))
 passes = TORCH_PASSES
-negatives = NegativeLosses(sys.modules[__name__])
 precisions: tuple[str, ...] = PRECISIONS
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from .. import above as shared
 from ..checks import Checks
 from ..losses import Losses
-from ..negatives import NegativeLosses
 from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
@@ -16,7 +15,7 @@ from . import pairwise, updates
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
 from .losses import FusedLosses
-from .negatives import NEGATIVES
+from .negatives import FusedNegatives
 from .rank import rank_counts
 from .topk import topk
 
@@ -42,7 +41,7 @@ __all__ = [
 name = "triton"
 defers_checks = True
 losses: Losses = FusedLosses()
-negatives: NegativeLosses = NEGATIVES
+negatives = FusedNegatives()
 compose = queries
 filters = rscf
 row_updates = updates

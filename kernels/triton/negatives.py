@@ -13,9 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..negatives import NegativeLosses
 from ..operands import NamedRows, Need, Operands
-from ..sampled import NegativeGradients, NegativeLoss, NegativeRows, Sampled
+from ..sampled import Formula, NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .device import negatives as device
 from .device.arguments import TileShape
 from .host import launch as launcher
@@ -27,11 +26,12 @@ ROW_REGISTERS = 160  # with fewer, lists spill; uncapped, ptxas spills scalars
 SLOPE_TILE = TileShape(8, 128)
 
 
-class FusedNegatives(NegativeLosses):
-    """Fused negatives; see :class:`kgfast.kernels.negatives.NegativeLosses`."""
+class FusedNegatives:
+    """Fused negatives; the contract is :class:`kgfast.kernels.cpu.negatives.AdversarialLosses`."""
 
-    def __init__(self) -> None:
-        pass
+    def fuses(self, formula: Formula, *, has_mask: bool) -> bool:
+        """Return whether this class takes a loss: every formula, with or without a mask."""
+        return True
 
     def value(
         self,
@@ -39,7 +39,6 @@ class FusedNegatives(NegativeLosses):
         sampled: Sampled,
         loss: NegativeLoss,
         *,
-        keeps: bool,
         check: Callable[[], None] | None,
     ) -> NegativeRows:
         """Compute the rows; wait once, if there is a check."""
@@ -95,7 +94,7 @@ class FusedNegatives(NegativeLosses):
             )
         if check is not None and any(words[1:].cpu().tolist()):
             check()
-        return made if keeps else made._replace(raw=made.raw[:0])
+        return made
 
     def gradients(
         self,
@@ -191,6 +190,3 @@ def _slopes(
         num_warps=4,
     )
     return slopes[:, :width], None if sums is None else sums.sum(0), of_positive
-
-
-NEGATIVES: NegativeLosses = FusedNegatives()

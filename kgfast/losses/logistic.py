@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from kgfast.kernels.negatives import masked
-from kgfast.losses.negatives import NegativesLoss
+from kgfast.losses.negatives import NegativesLoss, masked
 
 
 @dataclass(frozen=True, kw_only=True)

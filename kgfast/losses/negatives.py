@@ -144,3 +144,8 @@ class NegativesLoss(Loss):
         """Return the divisor of the sum of rows for a mean."""
         both = num_negatives + num_positives
         return {"rows": num_positives, "pairs": num_negatives, "scores": both}[self.mean_over]
+
+
+def masked(terms: Tensor, mask: Tensor | None) -> Tensor:
+    """Return terms ``[..., B, K]`` that are 0 where a negative takes no part."""
+    return terms if mask is None else terms.masked_fill(~mask, 0.0)

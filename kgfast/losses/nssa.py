@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kgfast.graph import TriplesLike, as_triples_tensor
-from kgfast.kernels.negatives import chances
-from kgfast.losses.negatives import NegativesLoss
+from kgfast.losses.negatives import NegativesLoss, masked
 from kgfast.ops.checks import check_bounded
 
 _FIRST_COUNT = 3  # the official code counts from 4 when a pair is met for the first time
@@ -53,7 +53,10 @@ class NSSALoss(NegativesLoss):
 
     def of_negatives(self, positive: Tensor, negative: Tensor, mask: Tensor | None) -> Tensor:
         """Return ``sum_i p_i softplus(x_i)``."""
-        probability = chances(negative.detach(), self.alpha, mask)
+        logits = self.alpha * negative.detach()
+        if mask is not None:
+            logits.masked_fill_(~mask, -torch.inf)
+        probability = masked(logits.softmax(-1), mask)  # 0 in a row without negatives
         return -(probability * logsigmoid(-negative)).sum(-1)
 
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:

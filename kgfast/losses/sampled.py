@@ -29,7 +29,7 @@ from kgfast.models.base import (
 )
 from kgfast.ops.checks import check_index, checked_operands
 from kgfast.ops.differentiable import full_precision
-from kgfast.ops.negatives import fuses_negatives, negative_loss
+from kgfast.ops.negatives import fusing_backend, negative_loss
 from kgfast.ops.row_gradients import read_rows
 from kgfast.ops.run import operands_of
 from kgfast.ops.values import check_rows, safe_ids
@@ -229,7 +229,8 @@ def loss_of(
     """Return the loss of a sample without crops: fused by a backend, or a function of scores."""
     queries, candidates = _operands(sample)
     negatives, score = sample.negatives, sample.model.score
-    if loss is None or not fuses_negatives(queries, candidates.bias, negatives, loss.weights):
+    backend = loss and fusing_backend(queries, candidates.bias, negatives, loss)
+    if loss is None or backend is None:
         return of_scores(*_scores(sample, queries, candidates, None))
     if negatives.ndim == 2:
         table = candidates.table if sample.table is None else sample.table
@@ -237,12 +238,12 @@ def loss_of(
         operands = checked_operands(queries, *rows, table_name="table")
         is_sparse = sample.table is not None
         lists = Sampled(None, sample.targets, negatives, is_sparse, sample.besides)
-        return negative_loss(operands, lists, loss)
+        return negative_loss(operands, lists, loss, backend)
     with _naming_by_id(sample, candidates):
         positive, pool = _read_pool(sample, queries, candidates, None)  # checks the queries
         rows = pool.table, score, pool.bias, pool.factor
         operands = operands_of(full_precision(queries), *rows)
-        return negative_loss(operands, Sampled(positive), loss)
+        return negative_loss(operands, Sampled(positive), loss, backend)
 
 
 def _operands(sample: Sample) -> tuple[Tensor, Candidates]:

@@ -1,13 +1,14 @@
 """Losses of sampled negatives, of queries and their candidates."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import checks_values
+from kgfast.kernels.checks import checks_values, decided_once
 from kgfast.kernels.operands import NamedRows, Need, Operands
-from kgfast.kernels.sampled import NegativeLoss, NegativeRows, Sampled
+from kgfast.kernels.sampled import Formula, NegativeLoss, NegativeRows, Sampled
 from kgfast.ops import differentiable as common
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
@@ -15,38 +16,42 @@ from kgfast.ops.scores import whole_factor
 from kgfast.ops.values import check_moves, name_not_finite, safe_ids
 
 
-def fuses_negatives(
-    queries: Tensor, bias: Tensor | None, negatives: Tensor, weights: Tensor | None = None
-) -> bool:
-    """Return whether :func:`negative_loss` takes these arguments."""
+def fusing_backend(
+    queries: Tensor, bias: Tensor | None, negatives: Tensor, loss: NegativeLoss
+) -> str | None:
+    """Return the backend whose :func:`negative_loss` takes these arguments; None if none does."""
+    weights = loss.weights
     if not (len(queries) and negatives.numel()):
-        return False
+        return None
     if weights is not None and (weights.dtype == torch.float64 or weights.requires_grad):
-        return False
-    return not (negatives.ndim == 2 and bias is not None and bias.requires_grad)
+        return None
+    if negatives.ndim == 2 and bias is not None and bias.requires_grad:
+        return None
+    backend = common.chosen_backend(queries)
+    return backend if _fuses(backend, loss.formula, loss.mask is not None) else None
 
 
-def negative_loss(operands: Operands, sampled: Sampled, loss: NegativeLoss) -> Tensor:
+@decided_once
+def _fuses(backend: str, formula: Formula, has_mask: bool) -> bool:
+    kernels = getattr(get_backend(backend), "negatives", None)
+    return kernels is not None and bool(kernels.fuses(formula, has_mask=has_mask))
+
+
+def negative_loss(operands: Operands, sampled: Sampled, loss: NegativeLoss, backend: str) -> Tensor:
     """Return the loss of queries, each with one positive and negatives: ``[]``, or ``[B]``.
 
     The negatives are a pool, the rows of the operands, or lists of rows of the operands' table,
-    int64. Shapes and dtypes are checked before. The loss is differentiable in all operands but
-    weights, labels and the bias of lists.
+    int64. Shapes and dtypes are checked before, and :func:`fusing_backend` names the backend. The
+    loss is differentiable in all operands but weights, labels and the bias of lists.
     """
     weights = None if loss.weights is None else loss.weights.float()
     loss = loss._replace(parameter=float(loss.parameter), weights=weights)
-    keeps = False
-    if torch.is_grad_enabled():
-        for tensor in (operands.queries, operands.table, operands.factor, sampled.positive):
-            keeps = keeps or (tensor is not None and tensor.requires_grad)
-        keeps = keeps or (operands.bias is not None and operands.bias.requires_grad)
-    backend = common.chosen_backend(operands.queries)
-    return _negative_loss(operands, sampled, loss, keeps, backend)[0]
+    return _negative_loss(operands, sampled, loss, backend)[0]
 
 
 @operator("negative_loss", waits=True)
 def _negative_loss(
-    operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool, backend: str
+    operands: Operands, sampled: Sampled, loss: NegativeLoss, backend: str
 ) -> NegativeRows:
     """Return the rows, without the positives of a pool."""
 
@@ -58,15 +63,15 @@ def _negative_loss(
 
     check_moves(operands)
     check: Callable[[], None] | None = look_closer if checks_values() else None
-    kernels = get_backend(backend).negatives
-    made: NegativeRows = kernels.value(operands, sampled, loss, keeps=keeps, check=check)
+    kernels: Any = get_backend(backend)
+    made: NegativeRows = kernels.negatives.value(operands, sampled, loss, check=check)
     if sampled.negatives is None:
         made = made._replace(positive=made.masses.new_empty(0))
     return made
 
 
 @_negative_loss.fake
-def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> tuple[Tensor, ...]:
+def _(operands: Operands, sampled: Sampled, loss: NegativeLoss) -> tuple[Tensor, ...]:
     count, negatives = operands.num_queries, sampled.negatives
     is_listed = negatives is not None
     width = len(operands.table) if negatives is None else 1 + negatives.shape[1]
@@ -76,7 +81,7 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss, keeps: bool) -> 
     return (
         *(new(() if reduced else count), new(count if is_listed else 0), new(count), new(count)),
         new(int(reduced)),
-        new(count if keeps else 0, width),
+        new(count, width),
         torch.empty(index.shape, dtype=torch.int64, device=index.device),
     )
 
@@ -93,7 +98,8 @@ def _negative_backward(
 ) -> tuple[Tensor | None, ...]:
     if sampled.positive is not None:
         made = made._replace(positive=sampled.positive)
-    pulled, of_bias, of_positive = get_backend(backend).negatives.gradients(
+    kernels: Any = get_backend(backend)
+    pulled, of_bias, of_positive = kernels.negatives.gradients(
         operands,
         loss,
         made,

@@ -124,10 +124,10 @@ class Operator(Generic[P, R]):
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
 
         The function's parameters are ``grad``, of the first result; the last results, by any name
-        or as a structure; some of the parameters of this operator; and ``need``, a bool for each of
-        the tensors ``wrt``, named by their fields. The function returns a gradient for each, None
-        if not needed. With ``rows``, the function has the parameters ``sparse`` and ``backend``,
-        and returns int64 ids last: if ``sparse``, the rows in the table's gradient.
+        or as a structure; the parameters of this operator; and ``need``, a bool for each of the
+        tensors ``wrt``, named by their fields. The function returns a gradient for each, None if
+        not needed. With ``rows``, this operator has the parameters ``sparse`` and ``backend``, and
+        the function returns int64 ids last: if ``sparse``, the rows in the table's gradient.
         """
 
         def register(function: Body) -> Operator[..., Any]:
@@ -205,24 +205,21 @@ class _Gradient:
         has_rows: bool,
     ) -> None:
         self._backward, self._has_rows = backward.registered, has_rows
-        leaves = backward.leaves[1:-1]
-        inputs = [path for path in leaves if path.partition(".")[0] in forward.parameters]
-        self._num_kept, self._num_inputs = len(leaves) - len(inputs), len(forward.leaves)
-        self._inputs, self._places = forward.places(inputs), forward.places(wrt)
-        self._tensors = backward.places(wrt)
+        self._places = forward.places(wrt)
+        self._num_kept = len(backward.leaves) - len(forward.leaves) - 2  # grad and need
         if has_rows:
             self._table = wrt.index("table")
-            self._sparse, self._name = backward.places(["sparse", "backend"])
+            self._sparse, self._name = forward.places(["sparse", "backend"])
 
     def fake(self, *values: Any) -> Any:
-        tensors = [values[place] for place in self._tensors]
+        inputs, need = values[1 + self._num_kept : -1], values[-1]
         made = [
-            values[0].new_empty(0) if tensor is None or not needed else torch.empty_like(tensor)
-            for tensor, needed in zip(tensors, values[-1], strict=True)
+            torch.empty_like(inputs[place]) if needed else values[0].new_empty(0)
+            for place, needed in zip(self._places, need, strict=True)
         ]
         if self._has_rows:
             count: int | torch.SymInt = 0
-            if values[self._sparse] and values[-1][self._table]:  # a number of distinct ids
+            if inputs[self._sparse] and need[self._table]:  # a number of distinct ids
                 count = torch.library.get_ctx().new_dynamic_size()
                 made[self._table] = made[self._table].new_empty(count, made[self._table].shape[1])
             made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
@@ -233,10 +230,10 @@ class _Gradient:
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
         tensors, ctx.others = [], []
-        for place in self._inputs:
-            is_tensor = isinstance(inputs[place], Tensor)
-            tensors.append(inputs[place] if is_tensor else None)
-            ctx.others.append(None if is_tensor else inputs[place])
+        for value in inputs:
+            is_tensor = isinstance(value, Tensor)
+            tensors.append(value if is_tensor else None)
+            ctx.others.append(None if is_tensor else value)
         ctx.save_for_backward(*results[len(results) - self._num_kept :], *tensors)
 
     def differentiate(
@@ -244,21 +241,21 @@ class _Gradient:
     ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise once_only()
-        gradients: list[Tensor | None] = [None] * self._num_inputs
+        gradients: list[Tensor | None] = [None] * len(ctx.others)
         if grad is None:
             return tuple(gradients)
         need = list(map(ctx.needs_input_grad.__getitem__, self._places))
         saved = ctx.saved_tensors  # checkpoints unpack saved tensors once
-        values = [grad, *saved[: self._num_kept]]
+        inputs = []
         for value, tensor in zip(ctx.others, saved[self._num_kept :], strict=True):
-            values.append(value if tensor is None else tensor)
-        made = self._backward(*values, need)
+            inputs.append(value if tensor is None else tensor)
+        made = self._backward(grad, *saved[: self._num_kept], *inputs, need)
         made = [made] if isinstance(made, Tensor) else list(made)
         if self._has_rows:
             table, ids = self._table, made.pop()
-            if values[self._sparse] and need[table]:
-                repeats = hasattr(get_backend(values[self._name]), "row_sums")
-                num_rows = len(values[self._tensors[table]])
+            if inputs[self._sparse] and need[table]:
+                repeats = hasattr(get_backend(inputs[self._name]), "row_sums")
+                num_rows = len(inputs[self._places[table]])
                 made[table] = RowGradients(ids, made[table], repeats).to_sparse(num_rows)
         for place, needed, gradient in zip(self._places, need, made, strict=True):
             gradients[place] = gradient if needed else None

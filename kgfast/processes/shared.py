@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.kernels.backend import Backend
+from kgfast.kernels.cpu.negatives import AdversarialLosses
 from kgfast.kernels.labels import (
     Bce,
     CrossEntropy,
@@ -22,7 +23,6 @@ from kgfast.kernels.labels import (
     LossTotal,
 )
 from kgfast.kernels.losses import Losses
-from kgfast.kernels.negatives import NegativeLosses
 from kgfast.kernels.operands import Gradients, NamedRows, Need, Operands
 from kgfast.processes.messages import TrainingProcesses
 
@@ -43,8 +43,8 @@ class SharedBackend:
     def __init__(self, processes: TrainingProcesses, backend: Backend) -> None:
         self._processes, self._backend = processes, backend
         self.losses: Losses = SharedLosses(processes, backend.losses)
-        # scores are shared out, not sums of scores
-        self.negatives = NegativeLosses(self)
+        # scores are shared out, not sums of scores: other backends fuse both
+        self.negatives = AdversarialLosses(self) if backend.name == "cpu" else None
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that is not shared out."""

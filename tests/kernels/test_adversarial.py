@@ -5,6 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kgfast.kernels.cpu.passes import adversarial_slopes, adversarial_sums
 from support.engines import ISAS, assert_same, engines, examples
 from support.sampled import assert_close, threads
 
@@ -18,9 +19,8 @@ def scores_of(rows, columns, scale):
 
 def made(engine, scores, alpha, weights):
     """Rows and gradient by the kernels."""
-    kernel = engine.flat.backend.adversarial
-    rows, *kept = kernel.rows(scores, alpha)
-    return rows, kernel.backward(weights, scores, *kept, alpha)
+    rows, *kept = adversarial_sums(scores, alpha)
+    return rows, adversarial_slopes(weights, scores, *kept, alpha)
 
 
 def by_formula(scores, alpha, weights, dtype):

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kgfast.kernels.negatives import masked
-from kgfast.losses.negatives import NegativesLoss
+from kgfast.losses.negatives import NegativesLoss, masked
 from kgfast.ops.checks import check_bounded
 
 

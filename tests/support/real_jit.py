@@ -140,7 +140,7 @@ def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[
         sampled = pool if kind == "pool" else Sampled(None, p.targets, ids)
 
         def both(sampled: Sampled = sampled, loss: NegativeLoss = loss) -> None:
-            made = kernels.value(p.operands(), sampled, loss, keeps=True, check=lambda: None)
+            made = kernels.value(p.operands(), sampled, loss, check=lambda: None)
             made = made._replace(ids=torch.zeros_like(made.ids))  # nobody wrote them
             kernels.gradients(p.operands(), loss, made, torch.ones(()), Need(True, True))
 

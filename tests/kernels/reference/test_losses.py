@@ -43,7 +43,6 @@ class Table:
     """
 
     name, defers_checks, passes = "table", False, TORCH_PASSES
-    adversarial = row_updates = None
 
     def __init__(self, scores: torch.Tensor) -> None:
         self.table, self.gradient = scores, torch.full_like(scores, torch.nan)

@@ -12,7 +12,7 @@ import kgfast
 from kgfast import losses, ops
 from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import SCORES, get_score
-from kgfast.ops.negatives import fuses_negatives, negative_loss
+from kgfast.ops.negatives import fusing_backend, negative_loss
 from support import oracles
 from support.flat import operands_of
 from support.sampled import assert_close
@@ -77,7 +77,7 @@ class Problem:
             sampled = Sampled(positive)
             if self.ids is not None:
                 sampled = Sampled(None, self.ids[:, 0], self.ids[:, 1:], **options)
-            loss = negative_loss(operands, sampled, self.loss)
+            loss = negative_loss(operands, sampled, self.loss, "triton")
             return self._differentiated(loss, leaves)
 
     def expected(self, dtype=torch.float64):
@@ -263,19 +263,25 @@ class TestNegatives:
         assert torch.equal(ids, problem.ids.unique())
         assert torch.equal(sparse[2].to_dense(), dense[2])
 
-    def test_what_is_not_fused(self) -> None:
+    def test_what_is_fused(self) -> None:
         queries, bias = torch.zeros(3, 4, device=DEVICE), torch.zeros(9, device=DEVICE)
         lists, pool = torch.zeros(3, 2).long(), torch.zeros(2).long()
-        with ops.use_backend("triton"):
-            assert fuses_negatives(queries, bias, lists)
-            assert fuses_negatives(queries, bias.clone().requires_grad_(), pool)
-            assert not fuses_negatives(queries, bias.requires_grad_(), lists)
-            assert fuses_negatives(queries.double(), None, pool)
-            assert not fuses_negatives(queries[:0], None, pool)
-            assert not fuses_negatives(queries, None, pool[:0])
-            assert fuses_negatives(queries, None, pool, bias.detach().half())
-            assert not fuses_negatives(queries, None, pool, bias)
-            assert not fuses_negatives(queries, None, pool, bias.detach().double())
+        leaf, plain = bias.clone().requires_grad_(), NegativeLoss("nssa")
+        cases = [  # queries, their biases, negatives, weights, and whether a kernel takes them
+            (queries, bias, lists, None, True),
+            (queries, leaf, pool, None, True),
+            (queries, leaf, lists, None, False),
+            (queries.double(), None, pool, None, False),
+            (queries[:0], None, pool, None, False),
+            (queries, None, pool[:0], None, False),
+            (queries, None, pool, bias.half(), True),
+            (queries, None, pool, leaf, False),
+            (queries, None, pool, bias.double(), False),
+        ]
+        for *operands, weights, fuses in cases:
+            with ops.use_backend("triton"):
+                backend = fusing_backend(*operands, plain._replace(weights=weights))
+            assert backend == ("triton" if fuses else None)
 
 
 def test_an_equation_of_its_own_is_not_fused_as_that_of_its_base() -> None:
@@ -291,7 +297,7 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
     """Return This project's own kernels, of a value and its gradients, as they are compiled."""
     from kgfast.kernels.operands import Need
     from kgfast.kernels.sampled import Sampled
-    from kgfast.kernels.triton.negatives import NEGATIVES
+    from kgfast.kernels.triton.negatives import FusedNegatives
 
     operands = operands_of(
         problem.queries, problem.table, problem.score, problem.bias, problem.factor
@@ -299,13 +305,13 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
     sampled = Sampled(problem.positive)
     if problem.ids is not None:
         sampled = Sampled(None, problem.ids[:, 0], problem.ids[:, 1:])
-    need = Need(True, True, problem.factor is not None)
+    need, kernels = Need(True, True, problem.factor is not None), FusedNegatives()
     with aot.recorded(arch if isinstance(arch, int) else 0) as launches:
-        made = NEGATIVES.value(operands, sampled, problem.loss, keeps=True, check=None)
+        made = kernels.value(operands, sampled, problem.loss, check=None)
         grad, is_pool = problem.grad[0], problem.ids is None
         if not is_pool:  # the host reads ids
             made = made._replace(ids=problem.ids)
-        NEGATIVES.gradients(operands, problem.loss, made, grad, need, bias=is_pool)
+        kernels.gradients(operands, problem.loss, made, grad, need, bias=is_pool)
     own = "negative_rows", "negative_slopes", "gather_scores", "score_tiles", "product_scores"
     return [launch for launch in launches if launch.name in own]
 
