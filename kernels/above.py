@@ -1,11 +1,11 @@
 """Candidates with scores that reach a threshold: the smallest canonical score, results as CSR.
 
-Backends without their own kernel share :func:`above`. Cost: the sweep of ranks, and the best k of
+:func:`above` serves backends without their own kernel. Cost: the sweep of ranks, and the best k of
 each query, where k is the query's number of results. Memory: some 16 bytes per result for
 ``RESULTS`` results, or for all results of one query.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,38 +60,30 @@ def lowest_scores(thresholds: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def counts_above(
-    rank_counts: Callable[..., Counts],
-    operands: Operands,
-    lowest: Tensor,
-    known: Known | None,
-    checks: Checks,
+    backend: Any, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks
 ) -> Tensor:
-    """Count the candidates with canonical scores of at least ``lowest [B]``, int64 ``[B]``.
-
-    ``rank_counts`` is the function of a backend.
-    """
+    """Count the candidates with canonical scores of at least ``lowest [B]``, int64 ``[B]``."""
     none = torch.full_like(lowest, -1, dtype=torch.int64)
     if known is None:
         known = Known(none.new_zeros(len(none) + 1), none[:0])
-    found = rank_counts(operands, none, known, checks, lowest[None])
+    found: Counts = backend.rank_counts(operands, none, known, checks, lowest[None])
     counts = found.greater + found.equal - found.greater_excluded - found.equal_excluded
     return counts.reshape(len(none))
 
 
 def above(
-    rank_counts: Callable[..., Counts],
-    topk: Callable[..., tuple[Tensor, Tensor]],
+    backend: Any,
     operands: Operands,
     lowest: Tensor,
     known: Known | None,
     checks: Checks,
     most: int,
 ) -> Above | int:
-    """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`.
+    """Return all candidates of one crop with canonical scores of at least ``lowest``.
 
-    ``rank_counts`` and ``topk`` are functions of a backend.
+    ``lowest`` is float64 ``[B]``. The result is only the number if there are more than ``most``.
     """
-    counts = counts_above(rank_counts, operands, lowest, known, checks)
+    counts = counts_above(backend, operands, lowest, known, checks)
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     total = int(indptr[-1])
     if total > most:
@@ -107,7 +99,7 @@ def above(
         last = min(len(sizes), first + max(1, RESULTS // k))
         rows, first = order[first:last], last
         some = None if known is None else _known_of(known, rows)
-        values, best = topk(operands.of_queries(rows), k, some, checks)
+        values, best = backend.topk(operands.of_queries(rows), k, some, checks)
         # the best of each query come first; the others of the k are moved behind by their ids
         place = torch.arange(k, dtype=torch.int64, device=rows.device)
         beyond = place >= counts[rows, None]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from .checks import Checks
-from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands
+from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands
 
 
 class Into(NamedTuple):
@@ -63,7 +63,8 @@ class Backend(Protocol):
     All arguments are checked, but ``checks`` may still hold checks of values, which a backend reads
     before the return. Ids and row pointers are contiguous. An unknown score raises.
 
-    Some have more: ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
+    Some have more: ``above`` (:mod:`.cpu.above`, in place of :func:`.above.above`),
+    ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
     ``negatives`` (:mod:`.cpu.negatives`), which fuses losses of sampled negatives, and on GPUs
     ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
 
@@ -86,40 +87,28 @@ class Backend(Protocol):
         known: Known,
         checks: Checks,
         target_scores: Tensor | None = None,
+        lists: Lists | None = None,
     ) -> Counts:
         """Count; the contract is that of :func:`kgfast.ops.rank_counts`.
 
         ``target_scores``, float64 ``[C, B]`` (one crop without ``dims``), are canonical scores of
-        targets that need not be rows. Such a target is -1, and no candidate is this target.
+        targets that need not be rows. Such a target is -1, and no candidate is this target. Without
+        ``target_scores``, ``lists`` may have the candidates of each query.
         """
         ...
 
     def topk(
-        self, operands: Operands, k: int, known: Known | None, checks: Checks
+        self,
+        operands: Operands,
+        k: int,
+        known: Known | None,
+        checks: Checks,
+        lists: Lists | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad=True``."""
-        ...
+        """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad=True``.
 
-    def above(
-        self, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-    ) -> Above | int:
-        """Return all candidates of one crop with canonical scores of at least ``lowest``.
-
-        ``lowest`` is float64 ``[B]``. The result is only the number if there are more than
-        ``most``.
+        ``lists`` may have the candidates of each query.
         """
-        ...
-
-    def list_counts(
-        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
-    ) -> Counts:
-        """Do :meth:`rank_counts` for queries with their own candidates."""
-        ...
-
-    def list_topk(
-        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
-    ) -> tuple[Tensor, Tensor]:
-        """Do :meth:`topk` for queries with their own candidates."""
         ...
 
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:

@@ -23,9 +23,9 @@ candidates ``[P]``.
 def list_counts(
     score: Score, operands: Operands, lists: Lists, targets: Tensor, known: Known
 ) -> Counts:
-    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
-    excluded = _excluded(known, operands)
+    excluded = excluded_keys(known, operands)
     counts = targets.new_zeros(len(operands.crops), 4, len(targets))
     for dim, (greater, equal, greater_excluded, equal_excluded) in zip(
         operands.crops, counts, strict=True
@@ -38,7 +38,7 @@ def list_counts(
             scores, threshold = score(dim, rows, ids), target_scores[rows]
             beats = ((scores > threshold) | threshold.isnan()).long()
             equals = (scores == threshold).long()
-            is_known = contains(excluded, _keys(rows, ids, operands)).long()
+            is_known = contains(excluded, keys_of(rows, ids, operands)).long()
             greater.index_add_(0, rows, beats)
             equal.index_add_(0, rows, equals)
             greater_excluded.index_add_(0, rows, beats * is_known)
@@ -49,16 +49,16 @@ def list_counts(
 def list_topk(
     score: Score, operands: Operands, lists: Lists, k: int, known: Known | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     best = queries.new_full(shape, -torch.inf)
     best_ids = queries.new_full(shape, -1, dtype=torch.int64)
-    excluded = lists.indices[:0] if known is None else _excluded(known, operands)
+    excluded = excluded_keys(known, operands)
     for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
         for span in _spans(lists):
             rows, ids = _pairs(lists, span)
-            left = ~contains(excluded, _keys(rows, ids, operands))
+            left = ~contains(excluded, keys_of(rows, ids, operands))
             rows, ids = rows[left], ids[left]
             scores = score(dim, rows, ids)
             order = _order(rows, ids, scores)
@@ -102,14 +102,17 @@ def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
     return torch.repeat_interleave(rows, indptr.diff(), output_size=len(ids)), ids
 
 
-def _excluded(known: Known, operands: Operands) -> Tensor:
+def excluded_keys(known: Known | None, operands: Operands) -> Tensor:
     """Return the keys of known answers, ascending and distinct."""
+    if known is None:
+        return torch.empty(0, dtype=torch.int64, device=operands.table.device)
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
-    keys: Tensor = _keys(rows, known.indices, operands).unique()
+    keys: Tensor = keys_of(rows, known.indices, operands).unique()
     return keys
 
 
-def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
+def keys_of(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
+    """Return a number for each pair of a query and a candidate, which broadcast."""
     return rows * operands.candidates.num_rows + ids
 
 

@@ -12,15 +12,14 @@ from torch import Tensor
 from ..above import counts_above
 from ..checks import Checks
 from ..operands import Above, Known, Operands
-from . import extension
-from .rank import rank_counts
+from . import extension, rank
 from .views import arguments_of, raise_nonfinite
 
 
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
-    """Find all candidates; the contract is :meth:`kgfast.kernels.backend.Backend.above`."""
+    """Find all candidates; the contract is :func:`kgfast.kernels.above.above`."""
     queries = operands.queries
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     lowest = lowest.contiguous()
@@ -29,7 +28,7 @@ def above(
     )
     raise_nonfinite(bad_rows)
     if result.count > most:
-        return int(counts_above(rank_counts, operands, lowest, known, checks).sum())
+        return int(counts_above(rank, operands, lowest, known, checks).sum())
     indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
     ids, scores = indptr.new_empty(result.count), queries.new_empty(result.count)
     result.write(arguments[0], indptr, ids, scores)

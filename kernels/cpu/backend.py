@@ -18,10 +18,8 @@ from .above import above as above
 from .backward import indexed_backward, pairwise_backward
 from .negatives import AdversarialLosses
 from .passes import PASSES
-from .rank import list_counts as list_counts
 from .rank import rank_counts as rank_counts
 from .scores import scores as scores
-from .topk import list_topk as list_topk
 from .topk import topk as topk
 
 # Scores of 8 MiB, and of 48 MiB that are kept; chunks of 4,096 queries stay wide.

@@ -46,10 +46,3 @@ def rank_counts(
     )
     tiers.note_pairs(pairs)
     return Counts.of(counts, operands)
-
-
-def list_counts(
-    operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
-) -> Counts:
-    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
-    return rank_counts(operands, targets, known, checks, lists=lists)

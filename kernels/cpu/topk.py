@@ -40,10 +40,3 @@ def topk(
             )
         )
     return scores, ids
-
-
-def list_topk(
-    operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
-) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
-    return topk(operands, k, known, checks, lists)

@@ -5,14 +5,10 @@ import sys
 import torch
 from torch import Tensor
 
-from .. import above as shared
 from ..backend import Into
-from ..checks import Checks
 from ..losses import Losses, LossPlan
-from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
+from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from ..passes import TORCH_PASSES
-from .listed import list_counts as list_counts
-from .listed import list_topk as list_topk
 from .rank import rank_counts as rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk as topk
@@ -22,13 +18,6 @@ defers_checks = False
 losses = Losses(sys.modules[__name__], LossPlan(1 << 16, torch.float64))
 passes = TORCH_PASSES
 precisions: tuple[str, ...] = PRECISIONS
-
-
-def above(
-    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-) -> Above | int:
-    """Find all candidates by ranks and the best k; see :mod:`kgfast.kernels.above`."""
-    return shared.above(rank_counts, topk, operands, lowest, known, checks, most)
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

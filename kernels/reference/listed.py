@@ -15,7 +15,7 @@ from .tiles import Tiles
 def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
-    """Count; the specification of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the specification of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     with ieee_arithmetic():
         score = _scorer(operands, checks)
         return shared.list_counts(score, operands, lists, targets, known)
@@ -24,7 +24,7 @@ def list_counts(
 def list_topk(
     operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the specification of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the specification of :meth:`kgfast.kernels.backend.Backend.topk`."""
     with ieee_arithmetic():
         return shared.list_topk(_scorer(operands, checks), operands, lists, k, known)
 

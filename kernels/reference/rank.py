@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from ..operands import Counts, Known, Operands
+from ..lists import contains, excluded_keys, keys_of
+from ..operands import Counts, Known, Lists, Operands
+from .listed import list_counts
 from .tiles import TILE, Tiles
 
 
@@ -19,9 +21,12 @@ def rank_counts(
     known: Known,
     checks: Checks,
     target_scores: Tensor | None = None,
+    lists: Lists | None = None,
 ) -> Counts:
     """Count; the specification of :func:`kgfast.ops.rank_counts`."""
-    pairs = _excluded_pairs(targets, known, operands.candidates.ids)
+    if lists is not None:
+        return list_counts(operands, lists, targets, known, checks)
+    excluded = excluded_keys(known, operands)
     with ieee_arithmetic():
         results = []
         for crop, dim in enumerate(operands.crops):
@@ -30,8 +35,7 @@ def rank_counts(
                 threshold = tiles.pairs(_places(targets), targets)
             else:
                 threshold = target_scores[crop]
-            raw = _count_candidates(tiles, threshold, targets)
-            results.append(torch.stack((*raw, *_count_pairs(tiles, threshold, *pairs))))
+            results.append(_count(tiles, operands, threshold, targets, excluded))
     return Counts.of(torch.stack(results), operands)
 
 
@@ -44,14 +48,14 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
     return torch.stack(scores)
 
 
-def _count_candidates(
-    tiles: Tiles, target_scores: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Count the candidates other than the target that score above the target, or equal."""
-    pool = tiles.candidates
-    candidate_ids = _places(pool.table) if pool.ids is None else pool.ids
-    greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
-    columns = max(1, min(len(candidate_ids), TILE // max(1, pool.table.shape[1])))
+def _count(
+    tiles: Tiles, operands: Operands, target_scores: Tensor, targets: Tensor, excluded: Tensor
+) -> Tensor:
+    """Count the candidates other than the target, ``[4, B]``, as :class:`Counts` has them."""
+    candidates, rows_of = operands.candidates, _places(targets)
+    candidate_ids = _places(candidates.table) if candidates.ids is None else candidates.ids
+    counts = targets.new_zeros(4, len(targets))
+    columns = max(1, min(len(candidate_ids), TILE // max(1, candidates.table.shape[1])))
     rows = max(1, TILE // columns)
     for i in range(0, len(targets), rows):
         block = slice(i, i + rows)
@@ -60,39 +64,13 @@ def _count_candidates(
             ids = candidate_ids[j : j + columns]
             scores = tiles.tile(block, ids)  # [b, n]
             other = ids != targets[block, None]
-            greater[block] += (_beats(scores, threshold) & other).sum(1)
-            equal[block] += ((scores == threshold) & other).sum(1)
-    return greater, equal
-
-
-def _beats(scores: Tensor, threshold: Tensor) -> Tensor:
-    """Return a mask of candidates above the target; all are above a target that scores NaN."""
-    return (scores > threshold) | threshold.isnan()
-
-
-def _count_pairs(
-    tiles: Tiles, target_scores: Tensor, rows: Tensor, ids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Do :func:`_count_candidates` over explicit (query, candidate) pairs."""
-    scores, threshold = tiles.pairs(rows, ids), target_scores[rows]
-    zeros = rows.new_zeros(len(target_scores))
-    greater = zeros.index_add(0, rows, _beats(scores, threshold).long())
-    equal = zeros.index_add(0, rows, (scores == threshold).long())
-    return greater, equal
-
-
-def _excluded_pairs(
-    targets: Tensor, known: Known, candidate_ids: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return distinct (query, known id) pairs of candidates other than the target."""
-    indptr, indices = known
-    rows = torch.repeat_interleave(_places(targets), indptr[1:] - indptr[:-1])
-    pairs = torch.stack([rows, indices[int(indptr[0]) : int(indptr[-1])]], 1).unique(dim=0)
-    rows, ids = pairs[:, 0], pairs[:, 1]
-    keep = ids != targets[rows]
-    if candidate_ids is not None:
-        keep &= torch.isin(ids, candidate_ids)
-    return rows[keep], ids[keep]
+            # all are above a target that scores NaN
+            greater = ((scores > threshold) | threshold.isnan()) & other
+            equal = (scores == threshold) & other
+            is_known = contains(excluded, keys_of(rows_of[block, None], ids, operands))
+            kinds = greater, equal, greater & is_known, equal & is_known
+            counts[:, block] += torch.stack([kind.sum(1) for kind in kinds])
+    return counts
 
 
 def _places(rows: Tensor) -> Tensor:

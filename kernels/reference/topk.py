@@ -9,31 +9,38 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from ..operands import Known, Operands
+from ..lists import contains, excluded_keys, keys_of
+from ..operands import Known, Lists, Operands
+from .listed import list_topk
 from .tiles import TILE, Tiles
 
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
-def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
+def topk(
+    operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the best; the specification of :func:`kgfast.ops.topk`.
 
     Places beyond the last candidate of a query hold id -1 and score -inf.
     """
+    if lists is not None:
+        return list_topk(operands, lists, k, known, checks)
     table, ids = operands.table, operands.candidates.sorted_ids
     if ids is None:
         ids = torch.arange(len(table), dtype=torch.int64, device=table.device)
-    excluded = excluded_pairs(known, ids)
+    excluded = excluded_keys(known, operands)
     with ieee_arithmetic():
         results = [
-            _topk_crop(Tiles(operands, dim, checks), k, ids, excluded) for dim in operands.crops
+            _topk_crop(Tiles(operands, dim, checks), operands, k, ids, excluded)
+            for dim in operands.crops
         ]
     scores, best = (torch.stack(column) for column in zip(*results, strict=True))
     return (scores[0], best[0]) if operands.dims is None else (scores, best)
 
 
 def _topk_crop(
-    tiles: Tiles, k: int, ids: Tensor, excluded: tuple[Tensor, Tensor]
+    tiles: Tiles, operands: Operands, k: int, ids: Tensor, excluded: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
     queries = tiles.queries
@@ -41,13 +48,13 @@ def _topk_crop(
     best = ids.new_full((len(queries), k), -1)
     columns = max(1, min(len(ids), TILE // tiles.candidates.table.shape[1]))
     rows = max(1, TILE // (columns + k))
+    every = torch.arange(len(queries), dtype=torch.int64, device=ids.device)
     for i in range(0, len(queries), rows):
         block = slice(i, i + rows)
         values, kept = scores[block].double(), best[block]
         for j in range(0, len(ids), columns):
             part = ids[j : j + columns]
-            blank = values.new_empty(len(values), len(part)).bool()
-            known_here = removed(excluded, block, j, blank)
+            known_here = contains(excluded, keys_of(every[block, None], part, operands))
             values = torch.cat([values, tiles.tile(block, part)], 1)
             kept = torch.cat([kept, torch.where(known_here, -1, part)], 1)
             order = _order(values, kept)[:, :k]
@@ -64,22 +71,3 @@ def _order(scores: Tensor, ids: Tensor) -> Tensor:
         dim=1, descending=True, stable=True
     )
     return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
-
-
-def excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries and columns (places in ``ids``) of known answers that are candidates."""
-    if known is None or not len(ids):
-        return ids[:0], ids[:0]
-    rows = torch.repeat_interleave(known.indptr.diff())
-    columns = torch.searchsorted(ids, known.indices).clamp(max=len(ids) - 1)
-    is_candidate = ids[columns] == known.indices
-    return rows[is_candidate], columns[is_candidate]
-
-
-def removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:
-    """Return a mask of the known answers in a tile of scores."""
-    mask = torch.zeros_like(blank)
-    row, column = excluded[0] - rows.start, excluded[1] - first
-    inside = (row >= 0) & (row < mask.shape[0]) & (column >= 0) & (column < mask.shape[1])
-    mask[row[inside], column[inside]] = True
-    return mask

@@ -5,28 +5,22 @@ This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 
 from torch import Tensor
 
-from .. import above as shared
-from ..checks import Checks
 from ..losses import Losses
-from ..operands import PRECISIONS, Above, Gradients, Known, NamedRows, Need, Operands
+from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
 from . import pairwise, updates
 from .indexed import indexed_gradients, indexed_scores
-from .listed import list_counts, list_topk
 from .losses import FusedLosses
 from .negatives import FusedNegatives
 from .rank import rank_counts
 from .topk import topk
 
 __all__ = [
-    "above",
     "backward",
     "compose",
     "defers_checks",
     "filters",
-    "list_counts",
-    "list_topk",
     "losses",
     "name",
     "negatives",
@@ -47,13 +41,6 @@ filters = rscf
 row_updates = updates
 row_sums = updates.sum_rows
 precisions: tuple[str, ...] = PRECISIONS
-
-
-def above(
-    operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-) -> Above | int:
-    """Find all candidates by ranks and the best k; see :mod:`kgfast.kernels.above`."""
-    return shared.above(rank_counts, topk, operands, lowest, known, checks, most)
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:

@@ -19,7 +19,7 @@ from .host.status import Status
 def list_counts(
     operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
 ) -> Counts:
-    """Count; the contract is :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    """Count; the contract is :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     with launcher.serving(operands.table.device) as arch:
         pairs = _Pairs(operands, arch, checks)
         counts = shared.list_counts(pairs.score_all, operands, lists, targets, known)
@@ -30,7 +30,7 @@ def list_counts(
 def list_topk(
     operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract is :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    """Return the best; the contract is :meth:`kgfast.kernels.backend.Backend.topk`."""
     with launcher.serving(operands.table.device) as arch:
         pairs = _Pairs(operands, arch, checks)
         every = torch.arange(operands.num_queries, dtype=torch.int64, device=lists.indices.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..lists import contains
-from ..operands import Counts, Known, Operands
+from ..operands import Counts, Known, Lists, Operands
 from ..reference.canonical import crop as crop_of_rows
 from .device.canonical import CANONICAL_LANES, BandPairs, Targets, rescore, score_targets
 from .device.known import KNOWN_PAIRS, KnownRows, count_known
@@ -24,6 +24,7 @@ from .host import launch as launcher
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
 from .host.views import form_of, views_of
+from .listed import list_counts
 
 _PAIRS_PER_OPEN = 256  # for random tables at d = 512 one pair in 400 is open
 _EXACT = {"num_warps": 1, "enable_fp_fusion": False}  # options of every kernel of canonical.py
@@ -36,8 +37,11 @@ def rank_counts(
     known: Known,
     checks: Checks,
     target_scores: Tensor | None = None,
+    lists: Lists | None = None,
 ) -> Counts:
     """Count; the contract is that of ``Backend.rank_counts``."""
+    if lists is not None:
+        return list_counts(operands, lists, targets, known, checks)
     crops, count = operands.crops, len(targets)
     padded = count + count % 2  # so that every row lies on a boundary of 16 bytes
     counts = targets.new_zeros(len(crops), 4, padded)[:, :, :count]

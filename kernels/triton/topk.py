@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from ..checks import Checks
-from ..operands import Known, Operands, Prepared
+from ..operands import Known, Lists, Operands, Prepared
 from .device.canonical import Survivors
 from .host import launch as launcher
 from .host.best import LANE, BestLanes
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
+from .listed import list_topk
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
@@ -35,8 +36,12 @@ STRIPE_BYTES = 16 << 20  # bytes of the rows of a stripe
 MOST_QUERIES = 1024  # most queries of a pass
 
 
-def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
+def topk(
+    operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the best; the contract is that of ``Backend.topk``."""
+    if lists is not None:
+        return list_topk(operands, lists, k, known, checks)
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     scores = queries.new_full(shape, -torch.inf)

@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from kgfast.kernels.above import above as all_above
 from kgfast.kernels.above import counts_above, lowest_scores
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import Bce, CrossEntropy, LossChecks, LossNeed, LossRows, LossTotal
@@ -110,9 +111,7 @@ def rank_counts(
         check_moves(operands, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
-        if lists is not None:
-            return backend.list_counts(operands, lists, targets, known, checks)
-        return backend.rank_counts(operands, targets, known, checks, target_scores)
+        return backend.rank_counts(operands, targets, known, checks, target_scores, lists)
 
 
 def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
@@ -134,9 +133,7 @@ def topk(
         check_moves(operands, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
-        if lists is not None:
-            return backend.list_topk(operands, lists, k, known, checks)
-        return backend.topk(operands, k, known, checks)
+        return backend.topk(operands, k, known, checks, lists)
 
 
 def above(
@@ -158,8 +155,9 @@ def above(
     with no_autocast(operands.queries.device):
         lowest = lowest_scores(thresholds, operands.queries.dtype)
         if most < 0:
-            return int(counts_above(backend.rank_counts, operands, lowest, known, checks).sum())
-        return backend.above(operands, lowest, known, checks, most)
+            return int(counts_above(backend, operands, lowest, known, checks).sum())
+        find = getattr(backend, "above", partial(all_above, backend))
+        return cast(Above | int, find(operands, lowest, known, checks, most))
 
 
 def rising(known: Known, checks: Checks) -> Known:

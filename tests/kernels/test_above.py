@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kgfast.kernels import above as shared
 from kgfast.kernels import cpu
 from kgfast.kernels.above import lowest_scores
-from kgfast.kernels.operands import Known
 from kgfast.kernels.reference import rank, tiles, topk
 from support import oracles
 from support.engines import INTERPRETED, ISAS, LAYERS, NAMES, SPLIT, assert_same, engines, examples
@@ -165,23 +164,13 @@ def test_more_pairs_than_a_list_holds(engine, score, count):
 
 def test_results_that_are_found_in_parts(monkeypatch):
     """The form that backends without a kernel share, of results that it finds in pieces."""
-    monkeypatch.setattr(shared, "RESULTS", 40)
     problem = make_problem(11)
     for seed in range(30):
         args, options = asked(problem, seed)
-        queries, _, thresholds, *known, score = args
-        operands = reference.operands(
-            queries,
-            args[1],
-            score,
-            **{**options, "dims": options.get("dims") and [options["dims"]]},
-        )
-        lowest = lowest_scores(thresholds, queries.dtype)
-        given = operands, lowest, Known(*known), tiles.Checks(deferred=False), 10**7
-        assert_same(
-            shared.above(reference.backend.rank_counts, reference.backend.topk, *given),
-            reference.above(*args, **options),
-        )
+        whole = reference.above(*args, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "RESULTS", 40)
+            assert_same(reference.above(*args, **options), whole)
 
 
 @engines("reference", *ISAS, "baseline", "triton", quick=True)

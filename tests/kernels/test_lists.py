@@ -25,8 +25,8 @@ def check(engine, seed: int, nonfinite: bool, rscf: bool = False, k: int = 3) ->
     best_args = (queries, table, k, *known, score)
     counts = expected_counts(args, own, **options)
     best = expected_best(best_args, own, **options)
-    assert_same(engine.list_counts(*args, lists=own, **options), counts, problem)
-    found = engine.list_topk(*best_args, lists=own, **options)
+    assert_same(engine.rank_counts(*args, lists=own, **options), counts, problem)
+    found = engine.topk(*best_args, lists=own, **options)
     assert_same(found, best, problem, zeros_have_signs=not engine.is_triton)
 
 
@@ -56,7 +56,7 @@ def test_every_instruction_set_decides_near_ties(engine, score):
     targets = torch.tensor([0, 1, 299])
     own = random_lists(3, 300, 1)
     args = (queries, table, targets, torch.tensor([0, 2, 2, 2]), torch.tensor([5, 7]), score)
-    assert_same(engine.list_counts(*args, lists=own), expected_counts(args, own))
+    assert_same(engine.rank_counts(*args, lists=own), expected_counts(args, own))
 
 
 @engines("reference", *ISAS, "triton")
@@ -65,9 +65,9 @@ def test_what_is_not_finite_is_named_where_it_takes_part(engine):
     table[4, 1] = torch.inf
     args = (table[:2], table, torch.tensor([0, 1]), *no_known(2), "l1")
     own = random_lists(2, 4, 0)
-    engine.list_counts(*args, lists=own)
+    engine.rank_counts(*args, lists=own)
     with pytest.raises(ValueError, match="candidates: row 4 holds a NaN or an infinity"):
-        engine.list_counts(*args, lists=own._replace(indices=own.indices + 1))
+        engine.rank_counts(*args, lists=own._replace(indices=own.indices + 1))
 
 
 @engines("reference", ISAS[0])
@@ -89,5 +89,5 @@ def test_long_lists_are_counted_in_parts(engine, monkeypatch):
     args = (table[:3], table, torch.tensor([0, 5, 9]), *no_known(3), "l1")
     expected = expected_counts(args, own)
     best = expected_best((*args[:2], 7, *args[3:]), own)
-    assert_same(engine.list_counts(*args, lists=own), expected)
-    assert_same(engine.list_topk(*args[:2], 7, *args[3:], lists=own), best)
+    assert_same(engine.rank_counts(*args, lists=own), expected)
+    assert_same(engine.topk(*args[:2], 7, *args[3:], lists=own), best)

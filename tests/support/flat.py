@@ -1,12 +1,13 @@
 """Backends called with the flat arguments of the operators: nothing is checked first."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.kernels.above import lowest_scores
+from kgfast.kernels.above import above, lowest_scores
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed, LossRows
@@ -75,18 +76,28 @@ class Flat:
         return self.operands(queries, table, score, **options), checks
 
     def rank_counts(
-        self, queries, table, targets, indptr, indices, score, *, target_scores=None, **options
+        self,
+        queries,
+        table,
+        targets,
+        indptr,
+        indices,
+        score,
+        *,
+        target_scores=None,
+        lists=None,
+        **options,
     ) -> tuple[Tensor, ...]:
         operands, checks = self._asked(queries, table, score, **options)
         known = Known(indptr, indices)
-        return self.backend.rank_counts(operands, targets, known, checks, target_scores)
+        return self.backend.rank_counts(operands, targets, known, checks, target_scores, lists)
 
     def topk(
-        self, queries, table, k, indptr=None, indices=None, score="dot", **options
+        self, queries, table, k, indptr=None, indices=None, score="dot", lists=None, **options
     ) -> tuple[Tensor, Tensor]:
         operands, checks = self._asked(queries, table, score, **options)
         known = None if indptr is None else Known(indptr, indices)
-        return self.backend.topk(operands, k, known, checks)
+        return self.backend.topk(operands, k, known, checks, lists)
 
     def above(
         self,
@@ -105,19 +116,8 @@ class Flat:
         operands, checks = self._asked(queries, table, score, dims=crops, **options)
         known = None if indptr is None else Known(indptr, indices)
         lowest = lowest_scores(thresholds.double(), queries.dtype)
-        return self.backend.above(operands, lowest, known, checks, max_results)
-
-    def list_counts(
-        self, queries, table, targets, indptr, indices, score, *, lists, **options
-    ) -> tuple[Tensor, ...]:
-        operands, checks = self._asked(queries, table, score, **options)
-        return self.backend.list_counts(operands, lists, targets, Known(indptr, indices), checks)
-
-    def list_topk(
-        self, queries, table, k, indptr, indices, score, *, lists, **options
-    ) -> tuple[Tensor, Tensor]:
-        operands, checks = self._asked(queries, table, score, **options)
-        return self.backend.list_topk(operands, lists, k, Known(indptr, indices), checks)
+        find = getattr(self.backend, "above", partial(above, self.backend))
+        return find(operands, lowest, known, checks, max_results)
 
     def pairwise_scores(self, queries, table, score, *args, **options) -> Tensor:
         return self.backend.scores(self.operands(queries, table, score, *args, **options))

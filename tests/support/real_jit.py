@@ -97,11 +97,11 @@ def ranking(score: str) -> Iterator[tuple[str, Call]]:
     known = *p.known, p.score
     yield (
         "ranks of lists",
-        lambda: triton.list_counts(*arguments, p.targets, *known, lists=lists, **p.options),
+        lambda: triton.rank_counts(*arguments, p.targets, *known, lists=lists, **p.options),
     )
     yield (
         "top-k of lists",
-        lambda: triton.list_topk(*arguments, 5, *known, lists=lists, **p.options),
+        lambda: triton.topk(*arguments, 5, *known, lists=lists, **p.options),
     )
 
 
