@@ -13,7 +13,17 @@ from kgfast.kernels import cpu
 from kgfast.kernels.above import lowest_scores
 from kgfast.kernels.reference import rank, tiles, topk
 from support import oracles
-from support.engines import INTERPRETED, ISAS, LAYERS, NAMES, SPLIT, assert_same, engines, examples
+from support.engines import (
+    INTERPRETED,
+    ISAS,
+    LAYERS,
+    NAMES,
+    SPLIT,
+    assert_same,
+    engines,
+    examples,
+    packed,
+)
 from support.flat import reference
 from support.forked import printed_by
 from support.problems import RSCF_SCORES, SCORES, Problem, make_problem, problems
@@ -174,18 +184,22 @@ def test_results_that_are_found_in_parts(monkeypatch):
 
 
 @engines("reference", *ISAS, "baseline", "triton", quick=True)
-def test_the_first_row_that_is_not_finite_is_named(engine):
-    table, queries = torch.randn(100, 5), torch.randn(4, 5)
-    table[61, 3], table[17, 0] = INF, torch.nan
-    for thresholds in (torch.zeros(4), torch.full((4,), 1e30), torch.full((4,), -INF)):
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_first_row_that_is_not_finite_is_named(engine, is_packed):
+    table, queries, ids = torch.randn(100, 5), torch.randn(4, 5), torch.tensor([4, 61, 9])
+    table[61, 3], table[17, 0], bad_query = INF, torch.nan, queries.clone()
+    bad_query[2, 1] = -INF
+    calls = [(engine.above, torch.full((4,), least)) for least in (0.0, 1e30, -INF)]
+    with packed(is_packed):
+        for find, asked in (*calls, (engine.topk, 2)):
+            with pytest.raises(ValueError, match="candidates: row 17 holds a NaN or an infinity"):
+                find(queries, table, asked)
+            with pytest.raises(ValueError, match="candidates: row 61 holds a NaN or an infinity"):
+                find(queries, table, asked, candidate_ids=ids)
+            with pytest.raises(ValueError, match="queries: row 2 holds"):
+                find(bad_query, table, asked)
         with pytest.raises(ValueError, match="candidates: row 17 holds a NaN or an infinity"):
-            engine.above(queries, table, thresholds)
-        ids = torch.tensor([4, 61, 9])
-        with pytest.raises(ValueError, match="candidates: row 61 holds a NaN or an infinity"):
-            engine.above(queries, table, thresholds, candidate_ids=ids)
-    queries[2, 1] = -INF
-    with pytest.raises(ValueError, match="queries: row 2 holds"):
-        engine.above(queries, table, torch.zeros(4))
+            engine.topk(queries, table, 90)
 
 
 @engines(quick=True)

@@ -240,18 +240,6 @@ def test_views_of_any_strides(engine, score):
         check(engine, laid, torch.tensor([[3]]).expand(4, 6))
 
 
-@engines(*ON_CPU, scores=SCORES)
-def test_gradients_of_any_strides(engine, score):
-    problem, _, grad = given_of(score, 6, 35, 9, False)
-    for strange in (
-        grad.t().contiguous().t(),
-        torch.tensor(0.5).expand(6, 35),
-        grad[:, :1].expand(6, 35),
-    ):
-        found, expected = (run(engine, problem, it, None) for it in (strange, strange.contiguous()))
-        assert_same(found[:3], expected[:3])
-
-
 # Numbers.
 
 

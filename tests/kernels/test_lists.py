@@ -15,9 +15,16 @@ SEEDS = st.integers(0, 2**31 - 1)
 ENGINES = ("reference", *ISAS, "baseline", "triton")
 
 
-def check(engine, seed: int, nonfinite: bool, rscf: bool = False, k: int = 3) -> None:
-    """Both consumers."""
-    problem = make_problem(seed, nonfinite, served=RSCF_SCORES if rscf else SCORES)
+@engines(*ENGINES, quick=True)
+@given(
+    seed=SEEDS,
+    nonfinite=st.booleans(),
+    k=st.sampled_from([1, 4, 300]),
+    served=st.sampled_from([SCORES, SCORES, RSCF_SCORES]),
+)
+@examples(20, 2)
+def test_every_engine_gives_what_each_list_alone_gives(engine, seed, nonfinite, k, served):
+    problem = make_problem(seed, nonfinite, served=served)
     args, options = problem.args, problem.kwargs
     options.pop("candidate_ids", None)
     queries, table, targets, *known, score = args
@@ -28,20 +35,6 @@ def check(engine, seed: int, nonfinite: bool, rscf: bool = False, k: int = 3) ->
     assert_same(engine.rank_counts(*args, lists=own, **options), counts, problem)
     found = engine.topk(*best_args, lists=own, **options)
     assert_same(found, best, problem, zeros_have_signs=not engine.is_triton)
-
-
-@engines(*ENGINES, quick=True)
-@given(seed=SEEDS, nonfinite=st.booleans(), k=st.sampled_from([1, 4, 300]))
-@examples(15, 2)
-def test_every_engine_gives_what_each_list_alone_gives(engine, seed, nonfinite, k):
-    check(engine, seed, nonfinite, k=k)
-
-
-@engines(*ENGINES)
-@given(seed=SEEDS, nonfinite=st.booleans())
-@examples(6)
-def test_rscf_scores(engine, seed, nonfinite):
-    check(engine, seed, nonfinite, rscf=True)
 
 
 @engines(*ISAS, "baseline", scores=SCORES)

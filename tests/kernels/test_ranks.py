@@ -230,20 +230,24 @@ def test_hard_problems(engine, score, name):
 
 @engines(*ISAS, "baseline", "int8", scores=SCORES)
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_counts_do_not_depend_on_threads_or_batches(engine, score, count):
+@pytest.mark.parametrize("consumer", ["rank_counts", "topk"])
+def test_results_do_not_depend_on_threads_or_batches(engine, score, count, consumer):
     generator = torch.Generator().manual_seed(1)
     table = torch.randint(-3, 4, (700, 140), generator=generator).float()
     queries = torch.randint(-3, 4, (37, 140), generator=generator).float()
     targets = torch.randint(700, (37,), generator=generator)
-    expected = torch.stack(reference.rank_counts(queries, table, targets, *no_known(37), score))
+
+    def found(of, rows):
+        known = no_known(len(queries[rows]))
+        asked = targets[rows] if consumer == "rank_counts" else 12
+        return getattr(of, consumer)(queries[rows], table, asked, *known, score)
+
+    expected = found(reference, slice(None))
     with threads(count):
-        whole = torch.stack(engine.rank_counts(queries, table, targets, *no_known(37), score))
-        parts = [
-            torch.stack(engine.rank_counts(q, table, t, *no_known(len(t)), score))
-            for q, t in zip(queries.split(5), targets.split(5), strict=True)
-        ]
-    assert torch.equal(whole, expected)
-    assert torch.equal(torch.cat(parts, 1), expected)
+        whole = found(engine, slice(None))
+        parts = [found(engine, slice(first, first + 5)) for first in range(0, 37, 5)]
+    assert_same(whole, expected)
+    assert_same([torch.cat(column) for column in zip(*parts, strict=True)], expected)
 
 
 @engines("reference", *ISAS, "triton")
@@ -331,7 +335,13 @@ def wide_problem(score, dtype, dims):
     if has_factor:
         problem.args[0][0, -dim // 2 :] *= 1_000  # angles of all sizes
     problem.kwargs |= {"dims": dims} if dims else {}
-    return problem, reference.rank_counts(*problem.args, **problem.kwargs)
+    return problem, *ranks_and_best(reference, problem)
+
+
+def ranks_and_best(engine, problem):
+    queries, table, _, *known = problem.args
+    best = engine.topk(queries, table, 3, *known, **problem.kwargs)
+    return engine.rank_counts(*problem.args, **problem.kwargs), best
 
 
 SLOW = pytest.mark.slow
@@ -350,8 +360,9 @@ WIDE = [
 @pytest.mark.parametrize(("score", "dtype", "dims"), WIDE, ids=str)
 def test_rows_too_wide_for_one_panel(engine, score, dtype, dims):
     """Features in several blocks; float64 has norms, which are known only at the end."""
-    problem, expected = wide_problem(score, dtype, dims)
-    assert_same(engine.rank_counts(*problem.args, **problem.kwargs), expected)
+    problem, *expected = wide_problem(score, dtype, dims)
+    for found, wanted in zip(ranks_and_best(engine, problem), expected, strict=True):
+        assert_same(found, wanted)
 
 
 # Numbers.

@@ -1,6 +1,5 @@
 """Top-k: the specification against the oracle, every engine against the specification."""
 
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +36,6 @@ from support.problems import (
     problems,
     table_of,
 )
-from support.sampled import threads
 
 COUNTS = (1, 2, 3, 10, 31, 64, 257, 300)
 SEEDS = st.integers(0, 2**31 - 1)
@@ -169,49 +167,6 @@ def test_sines_are_those_of_the_reference(engine, dim):
 
 
 @engines(*ISAS, "baseline", scores=SCORES)
-@pytest.mark.parametrize("k", [1, 10, 200])
-def test_a_table_of_identical_rows(engine, score, k):
-    generator = torch.Generator().manual_seed(3)
-    table = torch.randn(1, 6, generator=generator).repeat(3_000, 1)
-    queries = torch.randn(20, 6, generator=generator)
-    indptr, indices = torch.arange(21), torch.arange(20)
-    scores, ids = engine.topk(queries, table, k, indptr, indices, score)
-    for row in range(20):
-        assert ids[row].tolist() == [n for n in range(k + 1) if n != row][:k]
-    assert bool((scores == scores[:, :1]).all())
-
-
-@cache  # the specification, feature by feature, takes a second
-def wide_rows(score, dtype):
-    generator = torch.Generator().manual_seed(2)
-    table = torch.randn(70, 20_000, generator=generator, dtype=dtype)
-    noise = torch.randn(9, 20_000, generator=generator, dtype=dtype)
-    queries = table[:9] + 1e-3 * noise
-    return queries, table, reference.topk(queries, table, 3, None, None, score)
-
-
-@engines(*ISAS, "baseline", scores=["dot", "l2", "rotate"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_rows_too_wide_for_one_panel(engine, score, dtype):
-    queries, table, expected = wide_rows(score, dtype)
-    assert_same(engine.topk(queries, table, 3, score=score), expected)
-
-
-@engines(*ISAS, "baseline", "int8", scores=SCORES)
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_results_do_not_depend_on_threads_or_batches(engine, score, count):
-    generator = torch.Generator().manual_seed(1)
-    table = torch.randint(-3, 4, (700, 140), generator=generator).float()
-    queries = torch.randint(-3, 4, (37, 140), generator=generator).float()
-    expected = reference.topk(queries, table, 12, None, None, score)
-    with threads(count):
-        whole = engine.topk(queries, table, 12, score=score)
-        parts = [engine.topk(q, table, 12, score=score) for q in queries.split(5)]
-    assert_same(whole, expected)
-    assert_same([torch.cat(column) for column in zip(*parts, strict=True)], expected)
-
-
-@engines(*ISAS, "baseline", scores=SCORES)
 def test_more_queries_than_one_pass_holds(engine, score):
     """Survivors of 6,000 queries times k = 150 do not fit into their 24 MiB at once."""
     generator = torch.Generator().manual_seed(4)
@@ -241,25 +196,6 @@ def test_views_are_read_in_place(engine, view):
     queries = torch.randn(5, 17, generator=generator)[:, 1::2]
     for is_packed in (True, False):
         check(engine, problem_of(queries, table, "l1"), 4, is_packed=is_packed)
-
-
-# Bad input, and arithmetic that a caller has switched on.
-
-
-@engines("reference", *ISAS, "baseline", "triton")
-@pytest.mark.parametrize("k", [2, 90])
-def test_the_first_row_that_is_not_finite_is_named(engine, k):
-    table, queries = torch.randn(100, 5), torch.randn(4, 5)
-    table[61, 3], table[17, 0] = float("inf"), float("nan")
-    for is_packed in (True, False):
-        with packed(is_packed):
-            with pytest.raises(ValueError, match="candidates: row 17 holds a NaN or an infinity"):
-                engine.topk(queries, table, k)
-            with pytest.raises(ValueError, match="candidates: row 61 holds a NaN or an infinity"):
-                engine.topk(queries, table, 2, candidate_ids=torch.tensor([4, 61, 9]))
-    queries[2, 1] = float("-inf")
-    with pytest.raises(ValueError, match="queries: row 2 holds"):
-        engine.topk(queries, table, k)
 
 
 @engines(quick=True)

@@ -123,21 +123,10 @@ def test_an_empty_batch(name):
 
 @EACH
 @pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
-def test_gradcheck(name, score):
-    tensors = doubles(operands(name, score, dim=3))
-    tensors[1].data[-1] += 0.1  # a distance has no derivative where both are equal
-    dims = [1, 3] if name in SCORED else None
-    with ops.use_backend("reference"):
-        assert torch.autograd.gradcheck(
-            lambda *them: served(name, them, score, dims), tensors, fast_mode=True
-        )
-
-
-@EACH
 @pytest.mark.usefixtures("backend")
-def test_float64_queries_are_served_in_float64_whatever_the_backend(name):
-    tensors, exact = doubles(operands(name)), doubles(operands(name))
-    result, expected = served(name, tensors), dense(name, exact)
+def test_float64_queries_are_served_in_float64_whatever_the_backend(name, score):
+    tensors, exact = doubles(operands(name, score)), doubles(operands(name, score))
+    result, expected = served(name, tensors, score), dense(name, exact, score)
     torch.testing.assert_close(result, expected, rtol=1e-13, atol=0)
     torch.testing.assert_close(gradients(result, tensors), gradients(expected, exact))
 
