@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kgfast.graph import Vocabulary
 from kgfast.models import (
@@ -41,6 +40,7 @@ from kgfast.whole_files import new_folder
 
 TARGETS = ("safetensors", "official")
 PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
+_THEIRS = "the official RotatE code"
 _DEFAULT_GAMMA = 12.0  # for scores without a margin; the official code wants a number
 _RATE = 1e-4  # rate of the official code, for models that were not trained here
 
@@ -64,29 +64,12 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
-    theirs = "the official RotatE code"
-    model = _plain(run.model, theirs)
-    if isinstance(model, CP | RESCAL):  # other models of these names there
-        raise ValueError(f"{type(model).__name__} does not fit {theirs}: try --to safetensors")
-    if run.model.has_inverses:
-        raise ValueError(f"reciprocal relations do not fit {theirs}, which has no inverses")
-    if isinstance(model, RotatE):
-        if model.norm != "modulus":
-            raise ValueError(
-                f"RotatE with norm={model.norm!r} does not fit {theirs}: its RotatE sums moduli; a "
-                "run with model.norm: modulus can be exported there"
-            )
-        if model.relation_format != "raw":
-            raise ValueError(
-                f"RotatE with relation_format={model.relation_format!r} does not fit {theirs}: its "
-                "relations are raw, in units that gamma sets"
-            )
-    if isinstance(model, TransE) and model.score != "l1":
-        raise ValueError(
-            f"TransE with norm='l2' does not fit {theirs}: its TransE is the L1 norm; a run with "
-            "model.norm: l1 can be exported there"
-        )
-    entity, relation = (_single(table, model, theirs) for table in (model.entity, model.relation))
+    model = _plain(run.model)
+    _check_fits(model, run.model.has_inverses)
+    entity, relation = (
+        table.detach().cpu().float().contiguous().clone()
+        for table in (model.entity, model.relation)
+    )
     if isinstance(model, RotatE | ComplEx):
         entity = in_layout(entity, model.layout, "halves")
     if isinstance(model, ComplEx):
@@ -118,7 +101,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         np.save(out / f"{name}.npy", state[name].numpy())
     if run.vocabulary is not None:
         for what, names in run.vocabulary._asdict().items():
-            _write_dict(out / f"{what}.dict", names, theirs)
+            _write_dict(out / f"{what}.dict", names)
 
 
 def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, Any]:
@@ -138,33 +121,41 @@ def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, An
     }
 
 
-def _plain(model: Model, target: str) -> Model:
-    """Return a model with a score of two tables; for croppable embeddings the widest."""
+def _plain(model: Model) -> Model:
+    """Return the model of tables inside wrappers; for croppable embeddings the widest."""
     inner = model.model if isinstance(model, MED) else model
-    inner = inner.model if isinstance(inner, Reciprocal) else inner
-    if type(inner) not in PLAIN:  # a subclass is refused, since the score may differ
-        raise ValueError(
-            f"{type(inner).__name__} does not fit {target}: it scores by more than an entity and a "
-            "relation table; try --to safetensors"
-        )
-    return inner
+    return inner.model if isinstance(inner, Reciprocal) else inner
 
 
-def _single(table: Tensor, model: Model, target: str) -> Tensor:
-    """Return a table as float32 if that changes no value."""
-    if table.dtype == torch.float64:
-        raise ValueError(
-            f"{type(model).__name__} with float64 tables does not fit {target}: it has float32"
-        )
-    return table.detach().cpu().float().contiguous().clone()
+def _check_fits(model: Any, has_inverses: bool) -> None:
+    """Check that the tables of a model have the same meaning in the official code."""
+    name = type(model).__name__
+    if type(model) not in PLAIN:  # a subclass is refused, since the score may differ
+        why = "it scores by more than an entity and a relation table; try --to safetensors"
+    elif isinstance(model, CP | RESCAL):  # other models of these names there
+        why = "try --to safetensors"
+    elif has_inverses:
+        name, why = f"{name} with reciprocal relations", "it has no inverses"
+    elif isinstance(model, RotatE) and model.norm != "modulus":
+        why = "its RotatE sums moduli; a run with model.norm: modulus can be exported there"
+        name = f"RotatE with norm={model.norm!r}"
+    elif isinstance(model, RotatE) and model.relation_format != "raw":
+        name = f"RotatE with relation_format={model.relation_format!r}"
+        why = "its relations are raw, in units that gamma sets"
+    elif isinstance(model, TransE) and model.score != "l1":
+        why = "its TransE is the L1 norm; a run with model.norm: l1 can be exported there"
+        name = "TransE with norm='l2'"
+    elif torch.float64 in (model.entity.dtype, model.relation.dtype):
+        name, why = f"{name} with float64 tables", "it has float32"
+    else:
+        return
+    raise ValueError(f"{name} does not fit {_THEIRS}: {why}")
 
 
-def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
+def _write_dict(path: Path, names: Vocabulary) -> None:
     for name in names:
         if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
-            raise ValueError(
-                f"the name {shown(name)} does not fit {target}: its lines are split at tabs and "
-                "stripped"
-            )
+            why = "its lines are split at tabs and stripped"
+            raise ValueError(f"the name {shown(name)} does not fit {_THEIRS}: {why}")
     lines = (f"{id}\t{name}\n" for id, name in enumerate(names))
     path.write_text("".join(lines), encoding="utf-8")

@@ -113,7 +113,7 @@ REFUSED = [
     ("official", RSCF(RotatE.init(N, R, DIM)), "RSCF does not fit the official Rot"),
     ("official", CONVE, "ConvE does not fit .* --to safetensors"),
     ("official", DistMult.init(N, R, DIM).double(), "DistMult with float64 tables does not fit"),
-    ("official", INVERSES, "reciprocal relations do not fit the official RotatE code"),
+    ("official", INVERSES, "DistMult with reciprocal relations does not fit the official"),
     ("official", CP.init(N, R, DIM), "CP does not fit .*: try --to safetensors"),
     ("official", Moved.init(N, R, DIM), "Moved does not fit .*: it scores by more"),
     ("safetensors", Moved.init(N, R, DIM), "model must be RotatE, .*; got Moved"),

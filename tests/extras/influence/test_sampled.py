@@ -62,13 +62,9 @@ def gradient(model, drawn, row, loss):
     triple = [anchor, relation, target] if queries.side == "tail" else [target, relation, anchor]
     table = model.entity.detach().clone().requires_grad_()
     mask = None if drawn.mask is None else drawn.mask[row, None]
-    options = {"side": queries.side, "mask": mask, "reduction": "none"}
-    if loss.name == "nssa":
-        options["alpha"] = loss.alpha
-    if loss.name == "margin":
-        options["margin"] = loss.margin
-    of = getattr(losses, loss.name)
+    options = {"side": queries.side, "mask": mask, "reduction": "none"} | loss.hyperparameters()
     split = _Split(model, model.with_entity(table))
+    of = getattr(losses, loss.name)
     rows = of(split, torch.stack(triple)[None], drawn.negatives[row, None], **options)
     return flat(rows.sum() * drawn.factor[row], [table])
 
@@ -78,9 +74,9 @@ class _Split:
 
     def __init__(self, asked_model, candidates):
         self._asked, self._candidates = asked_model, candidates
-        self.score, self.gamma = asked_model.score, getattr(asked_model, "gamma", None)
-        if self.gamma is None:
-            del self.gamma
+        self.score = asked_model.score
+        if getattr(asked_model, "gamma", None) is not None:
+            self.gamma = asked_model.gamma
         self.num_entities, self.num_relations = asked_model.num_entities, asked_model.num_relations
         self.entity, self.dim = candidates.entity, asked_model.dim
 
