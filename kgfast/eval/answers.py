@@ -119,7 +119,13 @@ class Answers(SearchResult):
     ids: Tensor
 
     def __init__(self, anchors: Tensor, others: Tensor, side: Side, names: Names) -> None:
-        self.anchors, self._others, self.side, self._vocabularies = anchors, others, side, names
+        self.anchors, self.side, self._vocabularies = anchors, side, names
+        queries: dict[str, tuple[Tensor | None, Tensor | None, Tensor | None]] = {
+            "head": (None, others, anchors),
+            "relation": (anchors, None, others),
+            "tail": (anchors, others, None),
+        }
+        self.heads, self.relations, self.tails = queries[side]
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -130,21 +136,6 @@ class Answers(SearchResult):
         names = self._names_of_answers
         listed = ids.tolist() if names is None else names.names_of(ids)
         return list(zip(listed, scores.tolist(), strict=True))
-
-    @property
-    def heads(self) -> Tensor | None:
-        """Heads of the queries; None where heads are predicted."""
-        return None if self.side == "head" else self.anchors
-
-    @property
-    def relations(self) -> Tensor | None:
-        """Relations of the queries; None where relations are predicted."""
-        return None if self.side == "relation" else self._others
-
-    @property
-    def tails(self) -> Tensor | None:
-        """Tails of the queries; None where tails are predicted."""
-        return {"head": self.anchors, "relation": self._others}.get(self.side)
 
     @abstractmethod
     def _row(self, row: int) -> tuple[Tensor, Tensor]:

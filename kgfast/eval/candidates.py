@@ -35,11 +35,10 @@ CandidateIds = _OneSide | TypeConstraints | Mapping[Any, _OneSide | None]
 
 
 class Allowed(NamedTuple):
-    """Answers that queries may have, as an argument of :func:`kgfast.topk`."""
+    """Answers that queries may have, as arguments of :func:`kgfast.rank`."""
 
     known: KnownTriples | None
     candidate_ids: CandidateIds | None
-    exclude: Any = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,11 @@ class ListedIds:
 
     ids: Any
 
+    def rows(self, first: int = 0, last: int | None = None) -> Tensor:
+        """Return the ids of a range of queries, or of all."""
+        ids = self.ids[first:last]
+        return ids if isinstance(ids, Tensor) else torch.from_numpy(np.array(ids, dtype=np.int64))
+
     def batch_size(self, pairs: int | None = None) -> int:
         """Return the queries of a batch with about ``pairs`` ids in all lists."""
         pairs = _PAIRS if pairs is None else pairs
@@ -58,11 +62,7 @@ class ListedIds:
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
         """Return the checked, ascending lists of a range of queries."""
-        part = self.ids[first:last]
-        if not isinstance(part, Tensor):
-            part = torch.from_numpy(np.array(part, dtype=np.int64))
-        part = part.to(device, torch.int64)
-        return lists_of(part, None, num_rows, first)
+        return lists_of(self.rows(first, last).to(device, torch.int64), None, num_rows, first)
 
 
 Given = Tensor | ListedIds | TypeConstraints | None
@@ -151,9 +151,7 @@ def digest_of(given: Given) -> str:
     if given is None:
         return "none"
     if isinstance(given, ListedIds):
-        ids = given.ids
-        ids = ids if isinstance(ids, Tensor) else torch.from_numpy(np.array(ids, dtype=np.int64))
-        return digest(ids)
+        return digest(given.rows())
     if isinstance(given, TypeConstraints):
         relations = range(given.num_relations)
         return digest(*(given.candidates(row, side) for side in SIDES for row in relations))

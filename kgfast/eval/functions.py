@@ -61,9 +61,6 @@ class Scored(CandidateSource):
         numbers = range(-(-count // self.scorer.block))
         return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
 
-    def _located(self, queries: Queries, block: Block) -> None:
-        """Do nothing: functions have no operands."""
-
     def counts(self, queries: Queries, block: Block) -> Counts:
         targets, thresholds = queries.targets, queries.target_scores
         assert targets is not None

@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from kgfast.eval.answers import AnswersAbove, Predictions
-from kgfast.eval.candidates import Allowed, CandidateIds
+from kgfast.eval.candidates import CandidateIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index
-from kgfast.eval.searches import AboveSearch, BestSearch, QueryIds, Search
+from kgfast.eval.searches import AboveSearch, Arguments, BestSearch, Search
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
@@ -99,12 +99,12 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = QueryIds(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids, exclude)
+    queries = heads, relations, tails, vocabulary
+    arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
     options: dict[str, Any] = {"index": index, "progress": progress}
     with several("topk") as steps:
         call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
-        search = BestSearch(model, queries, allowed, (dims, batch_size), k, pad)
+        search = BestSearch(model, arguments, k, pad)
         return Predictions(*_searched(call, search))
 
 
@@ -169,12 +169,12 @@ def above(
     (0, 0, ?)  0 -1, 1 0
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = QueryIds(heads, relations, tails, vocabulary)
-    allowed = Allowed(known, candidate_ids, exclude)
+    queries = heads, relations, tails, vocabulary
+    arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
     options: dict[str, Any] = {"index": index, "progress": progress}
     with several("above") as steps:
         call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
-        search = AboveSearch(model, queries, allowed, (dims, batch_size), threshold, max_results)
+        search = AboveSearch(model, arguments, threshold, max_results)
         return AnswersAbove(*_searched(call, search))
 
 

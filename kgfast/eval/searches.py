@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.candidates import (
-    Allowed,
+    CandidateIds,
     ListedIds,
     candidates_of_sides,
     checked_ids_of,
     digest_of,
 )
-from kgfast.eval.excluded import Excluded
+from kgfast.eval.excluded import Excluded, ExcludedIds
 from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, places
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
-from kgfast.graph import IdsLike, TypeConstraints, VocabularyLike, names_of
+from kgfast.graph import IdsLike, KnownTriples, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above, Known
@@ -31,13 +31,18 @@ from kgfast.ops.topk import check_k
 from kgfast.storage import digest
 
 
-class QueryIds(NamedTuple):
-    """Queries as arguments of :func:`kgfast.topk`: ids, or names of a vocabulary."""
+class Arguments(NamedTuple):
+    """Arguments of :func:`kgfast.topk` that other searches take, too."""
 
     heads: IdsLike | None
     relations: IdsLike | None
     tails: IdsLike | None
     vocabulary: VocabularyLike | None
+    known: KnownTriples | None
+    candidate_ids: CandidateIds | None
+    exclude: ExcludedIds | None
+    dims: int | None
+    batch_size: int | None
 
 
 class Search(Job):
@@ -47,23 +52,21 @@ class Search(Job):
     gave the anchors.
     """
 
-    def __init__(
-        self, model: Any, queries: QueryIds, allowed: Allowed, dims: int | None, batch_size: Any
-    ) -> None:
-        self.model, self.known, self.names = model, allowed.known, (None, None)
+    def __init__(self, model: Any, arguments: Arguments) -> None:
+        self.model, self.known, self.names = model, arguments.known, (None, None)
         if self.known is not None:
             check_known(self.known)
-        if queries.vocabulary is not None:
-            self.names = names_of(queries.vocabulary)
+        if arguments.vocabulary is not None:
+            self.names = names_of(arguments.vocabulary)
             check_names(self.names, model)
-        side, self.argument, self.anchors, self.others = _queries_of(model, queries, self.names)
-        count = self.anchors.numel()
-        self.batch_size = checked_batch_size(batch_size, model, count)
+        side, self.argument, self.anchors, self.others = _queries_of(model, arguments, self.names)
+        count, dims = self.anchors.numel(), arguments.dims
+        self.batch_size = checked_batch_size(arguments.batch_size, model, count)
         candidates = self.excluded = None
-        if allowed.exclude is not None:
-            self.excluded = Excluded.of(allowed.exclude, side, self.anchors, model, self.names)
-        if allowed.candidate_ids is not None:
-            every = allowed.candidate_ids, (side,), count, model, self.names
+        if arguments.exclude is not None:
+            self.excluded = Excluded.of(arguments.exclude, side, self.anchors, model, self.names)
+        if arguments.candidate_ids is not None:
+            every = arguments.candidate_ids, (side,), count, model, self.names
             candidates = candidates_of_sides(*every)[side]
         crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
@@ -193,16 +196,8 @@ class BestSearch(Search):
     start = BestSoFar
     _shares: Any = None
 
-    def __init__(
-        self,
-        model: Any,
-        queries: QueryIds,
-        allowed: Allowed,
-        options: tuple[int | None, Any],
-        k: int,
-        pad: bool,
-    ) -> None:
-        super().__init__(model, queries, allowed, *options)
+    def __init__(self, model: Any, arguments: Arguments, k: int, pad: bool) -> None:
+        super().__init__(model, arguments)
         self.k, self.pad = k, pad
         self.result_bytes = 6 * 16 * k if isinstance(k, int) else 0
 
@@ -289,15 +284,9 @@ class AboveSearch(Search):
     _joined: Above | None = None  # answers of all processes
 
     def __init__(
-        self,
-        model: Any,
-        queries: QueryIds,
-        allowed: Allowed,
-        options: tuple[int | None, Any],
-        threshold: Tensor | float,
-        max_results: int,
+        self, model: Any, arguments: Arguments, threshold: Tensor | float, max_results: int
     ) -> None:
-        super().__init__(model, queries, allowed, *options)
+        super().__init__(model, arguments)
         check_int("max_results", max_results, 1)
         if isinstance(self.section.given, ListedIds):
             raise ValueError(
@@ -348,9 +337,9 @@ def best_first(scores: Tensor, ids: Tensor) -> Tensor:
     return by_score.gather(1, is_none.long().argsort(dim=1, stable=True))
 
 
-def _queries_of(model: Any, queries: QueryIds, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+def _queries_of(model: Any, arguments: Arguments, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails, _ = queries
+    heads, relations, tails = arguments[:3]
     if (heads is None) + (relations is None) + (tails is None) != 1:
         raise ValueError("two of heads, relations and tails must be given; the third is predicted")
     side: Side = "head" if heads is None else "tail"

@@ -85,9 +85,9 @@ class CandidateSource(ABC):
         Results (:class:`kgfast.eval.job.SoFar`) may have other sources of the same rows.
         """
 
-    @abstractmethod
     def _located(self, queries: Queries, block: Any) -> Located | None:
-        """Return the candidates of a block; None where there are none."""
+        """Return the candidates of a block; None where there are none, as of functions."""
+        return None
 
     def named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         """Return an error that names the query, or the row of the table, that is not finite."""
