@@ -7,15 +7,9 @@ import kgfast
 from kgfast import BlockScorer, KnownTriples, rank, topk
 from support.ranked_models import MODELS, random_triples
 from support.scorers import Recorded, as_blocks
+from support.streamed import same
 
 N, R = 23, 3
-FIELDS = ("greater", "equal", "num_candidates")
-
-
-def assert_same_ranks(one, other):
-    for field in FIELDS:
-        assert torch.equal(getattr(one, field), getattr(other, field)), field
-        assert torch.equal(getattr(one.raw, field), getattr(other.raw, field)), field
 
 
 def test_ties_nan_and_infinities_are_numbers_as_everywhere():
@@ -100,9 +94,7 @@ def test_a_block_of_all_candidates_is_asked_for_exactly_once_a_batch(monkeypatch
     ranks = rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed)
     assert [len(anchors) for anchors, _, _ in function.calls] == [8, 8, 4] * 2
     monkeypatch.setattr("kgfast.eval.functions._KEPT", 1 << 20)
-    assert_same_ranks(
-        ranks, rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed)
-    )
+    same(ranks, rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed))
 
 
 def test_the_module_of_a_method_is_evaluated_without_gradients():
@@ -148,7 +140,7 @@ def test_what_a_function_does_to_its_ids_and_scores_changes_nothing(ids, is_wrap
         scorer, careless = kgfast.Reciprocal(scorer), kgfast.Reciprocal(careless)
     before = triples.clone()
     asked = {"known": known, "candidate_ids": ids}
-    assert_same_ranks(rank(careless, triples, **asked), rank(scorer, triples, **asked))
+    same(rank(careless, triples, **asked), rank(scorer, triples, **asked))
     heads, relations = triples[:, 0].contiguous(), triples[:, 1].contiguous()
     best = [topk(it, heads=heads, relations=relations, k=4, **asked) for it in (careless, scorer)]
     assert torch.equal(best[0].ids, best[1].ids)

@@ -140,13 +140,6 @@ def test_to_frame():
     assert top.to_frame()["head"].tolist() == [3, 1, 5, 3]
 
 
-def test_indexing():
-    top = topk(line(), heads=[0, 3, 5], relations=0, k=2)
-    assert top[-1] == top[2]
-    with pytest.raises(IndexError):
-        top[3]
-
-
 def ask(**kwargs):
     return lambda: topk(line(), **{"relations": 0, "k": 1, **kwargs})
 

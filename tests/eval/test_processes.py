@@ -28,7 +28,8 @@ from support.ranked_together import (
     tables_with_nan,
     without_one,
 )
-from support.shared_out import assert_same, example, model_of, tables_of
+from support.shared_out import example, model_of, tables_of
+from support.streamed import same
 
 
 def facts_in_words(model) -> dict[str, str]:
@@ -47,8 +48,8 @@ def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
     above = kgfast.above(model, THRESHOLDS, heads=heads, relations=relations, known=graph.known)
     assert len(above.ids) > 20
     for found in values(run_together(len(spans), partial(results_of, name, spans))):
-        assert_same(found[0], ranks)
-        assert_same(found[1], among)
+        same(found[0], ranks)
+        same(found[1], among)
         for own, expected in ((found[2], best), (found[3], every)):
             assert torch.equal(own.ids, expected.ids)
             assert torch.equal(own.scores, expected.scores)
@@ -67,8 +68,6 @@ def test_processes_with_all_rows_share_queries():
 
 
 SPANS = [
-    [(0, 97)],
-    [(0, 97), (0, 97)],
     [(96, 97), (0, 96)],
     [(0, 97), (0, 97), (0, 97)],
     [(0, 30), (30, 97), (0, 0)],
@@ -81,7 +80,7 @@ OTHERS = ["TransE", "DistMult", "ComplEx", "Reciprocal"]
 @pytest.mark.parametrize(
     ("name", "spans"),
     [("RotatE", it) for it in SPANS]
-    + [(name, SPANS[2]) for name in OTHERS],  # shards in another order
+    + [(name, SPANS[0]) for name in OTHERS],  # shards in another order
     ids=str,
 )
 def test_any_number_of_processes(name, spans):
@@ -105,7 +104,7 @@ def test_candidates_of_queries_and_relations():
         for found in values(run_together(len(spans), partial(among_candidates, kinds, spans))):
             for own, other in zip(found, expected, strict=True):
                 if isinstance(own, kgfast.Ranks):
-                    assert_same(own, other)
+                    same(own, other)
                 else:
                     assert torch.equal(own.ids, other.ids)
                     assert torch.equal(own.scores, other.scores)
@@ -117,7 +116,7 @@ def test_filtered_models_in_shards():
     best = kgfast.topk(whole, heads=[1, 2], relations=0, k=5)
     spans = [(0, 40), (40, 97)]
     for ranks, found in values(run_together(2, partial(filtered_shards, spans))):
-        assert_same(ranks, expected)
+        same(ranks, expected)
         assert torch.equal(found.ids, best.ids)
         assert torch.equal(found.scores, best.scores)
 
@@ -126,7 +125,7 @@ def test_shards_in_one_process_of_its_own_group():
     """Make the calls without a second process: they need no spawn."""
     results = values(run_together(1, partial(results_of, "DistMult", [(0, 97)])))
     expected = kgfast.rank(model_of("DistMult"), example().hrt, known=example().known)
-    assert_same(results[0][0], expected)
+    same(results[0][0], expected)
 
 
 @pytest.mark.slow
@@ -136,7 +135,7 @@ def test_shards_in_files_dims_and_nan():
     expected = kgfast.rank(whole, graph.hrt, known=graph.known, nan="worst", dims=3)
 
     for ranks, longest in values(run_together(2, of_files)):
-        assert_same(ranks, expected)
+        same(ranks, expected)
         assert 0 < longest <= 10
 
 
@@ -183,8 +182,8 @@ def test_a_call_that_fails_before_it_meets_the_others_is_an_error_of_that_call_i
         assert next(iter(options)).split("_")[0] in str(own), (name, own)
         graph, table = example(), shuffled(2 * number + 1)
         expected = kgfast.rank(kgfast.DistMult(table, tables_of("DistMult")[1]), graph.hrt)
-        assert_same(found, expected)
-        assert_same(like, expected)
+        same(found, expected)
+        same(like, expected)
 
 
 def test_a_call_that_comes_too_late_is_told_so_and_the_next_one_meets():
@@ -192,8 +191,8 @@ def test_a_call_that_comes_too_late_is_told_so_and_the_next_one_meets():
     assert isinstance(first, distributed.LostProcessError), first
     assert isinstance(late_one, OtherProcessError), late_one
     assert str(late_one).startswith("process 0 of 2: LostProcessError: process 1 of 2 did not come")
-    assert_same(found, kgfast.rank(model_of("DistMult"), example().hrt))
-    assert_same(like, found)
+    same(found, kgfast.rank(model_of("DistMult"), example().hrt))
+    same(like, found)
 
 
 @pytest.mark.slow

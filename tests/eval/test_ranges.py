@@ -9,7 +9,8 @@ import kgfast
 from kgfast.distributed import count_range, merge
 from kgfast.eval import rows
 from kgfast.tables import Shard
-from support.shared_out import FileTable, assert_same, example, model_of
+from support.shared_out import FileTable, example, model_of
+from support.streamed import same
 
 SPANS = [(0, 13), (13, 13), (13, 90), (90, 97)]
 
@@ -34,7 +35,7 @@ def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     monkeypatch.setattr(rows, "PART_BYTES", 10 * 8 * 4)
     own = kgfast.ComplEx(table, model.relation)
     parts = [count_range(own, graph.hrt, *span, known=graph.known) for span in SPANS]
-    assert_same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
+    same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
     assert 0 < table.longest <= 10
 
 

@@ -70,32 +70,6 @@ def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
         assert_best(facts, model, 60, known=known)
 
 
-class Wobbling:
-    """A dot product whose queries depend on how many are asked for, which it denies."""
-
-    query_chunk = None
-    score, dim, num_entities, num_relations = "dot", 4, N, R
-
-    def __init__(self, wobble):
-        self.base, self.wobble = MODELS["distmult"](N, R, 4, 3), wobble
-
-    def queries(self, anchors, relations, side, dims=None):
-        scale = 1 + self.wobble * len(anchors)
-        return self.base.queries(anchors, relations, side).double() * scale
-
-    def candidates(self, side):
-        return self.base.candidates(side)
-
-
-@pytest.mark.parametrize("wobble", [1e-16, 1e-10, 1e-2])
-def test_the_first_threshold_may_be_of_queries_that_are_rounded_otherwise(wobble):
-    model = Wobbling(wobble)
-    found = top_facts(model, k=7, batch_size=R)  # a head a batch; the threshold is of one of all
-    triples, scores = sorted_facts(model.base)
-    assert torch.equal(found.triples, triples[:7])
-    assert torch.allclose(found.scores.double(), scores[:7] * (1 + wobble * R), rtol=1e-6)
-
-
 PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["likes"])
 
 

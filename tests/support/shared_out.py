@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import kgfast
-from kgfast.eval.ranks import Ranks
 from kgfast.tables import Shard
 
 N, RELATIONS, DIM = 97, 5, 4
@@ -57,13 +56,6 @@ def model_of(name: str, span: tuple[int, int] | None = None) -> Any:
     if name == "Reciprocal":
         return kgfast.Reciprocal(kgfast.DistMult(table, relation))
     return getattr(kgfast, name)(table, relation)
-
-
-def assert_same(ranks: Ranks, expected: Ranks) -> None:
-    for name in ("greater", "equal", "num_candidates"):
-        assert torch.equal(getattr(ranks, name), getattr(expected, name)), name
-        assert torch.equal(getattr(ranks.raw, name), getattr(expected.raw, name)), name
-    assert ranks.sides == expected.sides
 
 
 class FileTable:

@@ -34,6 +34,7 @@ def same(found, expected):
         assert list(found) == list(expected)
         pairs = list(zip(found.values(), expected.values(), strict=True))
     for one, other in pairs:
+        assert one.sides == other.sides
         for kind in ("greater", "equal", "num_candidates"):
             assert torch.equal(getattr(one, kind), getattr(other, kind)), kind
             assert torch.equal(getattr(one.raw, kind), getattr(other.raw, kind)), kind
