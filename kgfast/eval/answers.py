@@ -120,12 +120,9 @@ class Answers(SearchResult):
 
     def __init__(self, anchors: Tensor, others: Tensor, side: Side, names: Names) -> None:
         self.anchors, self.side, self._vocabularies = anchors, side, names
-        queries: dict[str, tuple[Tensor | None, Tensor | None, Tensor | None]] = {
-            "head": (None, others, anchors),
-            "relation": (anchors, None, others),
-            "tail": (anchors, others, None),
-        }
-        self.heads, self.relations, self.tails = queries[side]
+        self.heads = None if side == "head" else anchors
+        self.relations = None if side == "relation" else others
+        self.tails = {"head": anchors, "relation": others}.get(side)
 
     def __len__(self) -> int:
         return len(self.anchors)

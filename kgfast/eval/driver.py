@@ -148,14 +148,10 @@ class Call:
                 )
             ids = None if ids is None else checked_candidates(ids, len(self.reader.table))
             return InRows(self.model, side, crops, self.reader, ids, job.allows_nan)
-        scorers = []
-        for dim in crops:
-            if (scorer := blocks_at(self.model, side, dim)) is not None:
-                scorers.append(scorer)
-        if scorers:
+        blocks = [blocks_at(self.model, side, dim) for dim in crops]
+        if scorers := [scorer for scorer in blocks if scorer is not None]:
             return Scored(scorers, side, ids, job.allows_nan)
-        given = self.model, side, crops, ids, job.allows_nan, self.index, self._other
-        source = InMemory(*given)
+        source = InMemory(self.model, side, crops, ids, job.allows_nan, self.index, self._other)
         # One side's candidates serve the other, if the model holds them anyway.
         if len(job.sections) > 1:
             is_held = source.prepared.table is getattr(self.model, "entity", None)
@@ -182,8 +178,7 @@ class Call:
 
     def _drive(self, job: Job, advance: Advance | None = None) -> None:
         """Make all passes of a job; a pass over a file may go on in the next section."""
-        waiting: list[SoFar] = []  # results of the next pass, of `filled` queries
-        filled = 0
+        waiting: list[SoFar] = []  # results of the next pass
         for section in job.sections:
             size, source = self._size(job, section), self._source(job, section)
             job.begin(source)
@@ -192,9 +187,8 @@ class Call:
             chains = self._per_pass is not None and not has_lists
             if waiting and not chains:
                 self._pass(job, waiting, advance)
-                waiting, filled = [], 0
             for queries in job.queries(section, source.home, size):
-                batches = [queries]
+                batches, filled = [queries], _count(waiting) if chains else 0
                 if queries.rows.shape[0] > size - filled:
                     batches = queries.batches(size - filled, size)
                 if self.steps is not None:
@@ -206,25 +200,21 @@ class Call:
                         parts = shared(batch, section.given, source)
                     for part in parts:
                         waiting.append(job.start(job, section, source, part))
-                    filled += batch.rows.shape[0]
-                    if not (chains and filled < size):
+                    if not (chains and _count(waiting) < size):
                         self._pass(job, waiting, advance)
-                        waiting, filled = [], 0
             source = queries = batches = None  # type: ignore[assignment]  # frees the candidates
         if waiting:
             self._pass(job, waiting, advance)
         job.finish()
 
     def _pass(self, job: Job, results: list[SoFar], advance: Advance | None) -> None:
-        """Read the blocks of a source once; every result takes from each block.
+        """Read the blocks of a source once; every result takes from each block, and leaves.
 
         Results have one source, or sources that read one file.
         """
         source, steps = results[0].source, self.steps
-        if not source.has_lists and len(results) > 1:  # each list has blocks of its own
-            for result in results:
-                self._pass(job, [result], advance)
-            return
+        while len(results) > 1 and not source.has_lists:  # each list has blocks of its own
+            self._pass(job, [results.pop(0)], advance)
         if steps is None:
             for result in results:
                 result.source.prepare(result.queries)
@@ -237,6 +227,7 @@ class Call:
                 result.join(steps)
             result.queries.vectors = None  # not read any more
             job.put(result)
+        results.clear()
 
 
 def _read(results: list[SoFar], advance: Advance | None) -> None:

@@ -164,13 +164,15 @@ class InMemory(CandidateSource):
         candidates = candidates_at(model, side, self.dim)
         panels, is_plain = None, candidates.bias is None and candidates.factor is None
         is_plain = is_plain and ids is None and self.dims is None
-        prepared: Prepared | None = None
+        prepared, checks = None, None
         if index is not None and side != "relation" and (self.dim is None or is_nested(model)):
             stored = index.prepared(candidates, model.score)
             prepared = stored if is_plain else None
             panels = None if stored is None else stored.panels
+            # kernels that read packed rows do not wait for a device
+            checks = None if stored is None else Checks(deferred=False, allows_nan=allows_nan)
         elif other is not None and is_plain and other.prepared.table is candidates.table:
-            prepared, self.checks = other.prepared, other.checks
+            prepared, checks = other.prepared, other.checks
         if prepared is None:
             given = model, candidates, ids, self.dims
             prepared = prepared_candidates(*given, allows_nan=allows_nan, panels=panels)
@@ -178,8 +180,7 @@ class InMemory(CandidateSource):
         self.sorted_ids = prepared.sorted_ids
         self.device = self.home = prepared.table.device
         self.num_rows = prepared.table.shape[0]
-        if not hasattr(self, "checks"):
-            self.checks = run.checks_for(self.device, allows_nan=allows_nan)
+        self.checks = checks or run.checks_for(self.device, allows_nan=allows_nan)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; the sweep scores the targets."""

@@ -122,7 +122,8 @@ def run_alone(
 
 def _chunk_of(maker: Any, device: torch.device) -> int | None:
     """Return the number of queries that a model makes at once; None if any number will do."""
-    kind, names = type(maker), getattr(maker, "__dict__", {}).keys()
+    kind: Any = type(maker)
+    names = getattr(maker, "__dict__", {}).keys()
     is_ours = _is_of_kgfast(kind) and not names & _MAKERS
     # torch's modules take long to look up a name that they lack
     if "query_chunk" in names or hasattr(kind if is_ours else maker, "query_chunk"):

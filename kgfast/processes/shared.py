@@ -113,9 +113,9 @@ class SharedBackend:
         count = operands.candidates.num_rows
         share = self._processes.share(count)
         some = operands.of_rows(share), grad[..., share].contiguous()
-        gradients = self._backend.backward(*some, need=need)[1:3]
-        join = self._processes.join
-        return Gradients(None, *(None if rows is None else join(rows, count) for rows in gradients))
+        sums, join = self._backend.backward(*some, need=need)[1:3], self._processes.join
+        table, factor = (None if rows is None else join(rows, count) for rows in sums)
+        return Gradients(None, table, factor)
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
