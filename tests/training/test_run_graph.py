@@ -29,14 +29,6 @@ def named(dataset, split):
 
 
 class TestTheGraph:
-    def test_it_comes_back(self, tmp_path):
-        graph, folder = synthetic(200, 6, 500, 50, 50), RunFolder(tmp_path)
-        folder.write_graph(graph)
-        again = folder.load_graph()
-        assert (again.entities, again.relations) == (graph.entities, graph.relations)
-        for split in ("train", "valid", "test"):
-            assert torch.equal(again.split(split).hrt, graph.split(split).hrt)
-
     def test_names_of_any_kind(self, tmp_path):
         entities = Vocabulary(["a", "", "\ud800", "b\nc", "\0", "ä" * 1000])
         relations = Vocabulary(["r"])

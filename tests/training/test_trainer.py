@@ -124,16 +124,10 @@ def test_bad_input(tmp_path):
             trainer_of(device="cuda")
 
 
-CONVE = {
-    "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4, "gamma": 12.0},
-    "optim": {"name": "adam", "lr": 0.02},
-    "train": {"steps": 6, "mode": "kvsall", "eval_every": 0},
-    "loss": {"name": "bce"},
-}
-
-
 def trained(seed: int) -> list[torch.Tensor]:
-    trainer = trainer_of(**CONVE, seed=seed)
+    sections, _ = LEARNERS["conve, kvsall"]
+    train = sections["train"] | {"steps": 6, "eval_every": 0}
+    trainer = trainer_of(**sections | {"train": train}, seed=seed)
     trainer.fit()
     return list(trainer.model.state_dict().values())
 
