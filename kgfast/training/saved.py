@@ -259,7 +259,8 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
 
 def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
     """Return a dataset with the ids of the tables; triples are read by name."""
-    maps, both = [], dict(zip(("entities", "relations"), names, strict=True))
+    maps: list[Any] = []
+    both: dict[str, Any] = dict(zip(("entities", "relations"), names, strict=True))
     for what, ours in both.items():
         if ours is None:
             raise ValueError(
