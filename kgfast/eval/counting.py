@@ -19,7 +19,7 @@ from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, places, roles_of
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
-from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
+from kgfast.graph import as_triples_tensor, names_of, with_names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import SIDES_AND_RELATIONS, Side, is_nested
 from kgfast.storage import digest
@@ -71,8 +71,7 @@ class Ranking(Job):
     ) -> None:
         nan, vocabulary = options
         self.model, self.known = model, allowed.known
-        if not isinstance(self.known, KnownTriples):
-            check_known(self.known)
+        check_known(self.known)
         triples, self.names = with_names(triples, vocabulary)
         check_names(self.names if vocabulary is None else names_of(vocabulary), model)
         _check_choices(sides, nan)

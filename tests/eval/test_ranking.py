@@ -161,16 +161,6 @@ BAD = {
     "shape": (lambda: rank(line(), torch.zeros(1, 2).long()), ValueError, r"\[T, 3\]"),
     "dim": (lambda: rank(line(), [(0, 0, 1)], dims=2), ValueError, "dims must be in 1 .. 1"),
     "no dims": (lambda: rank(line(), [(0, 0, 1)], dims=[]), ValueError, "at least one crop"),
-    "subset": (
-        lambda: rank(line(), [(0, 0, 1)], candidate_ids=[1, 1]),
-        ValueError,
-        "must not repeat",
-    ),
-    "float subset": (
-        lambda: rank(line(), [(0, 0, 1)], candidate_ids=[0.5]),
-        TypeError,
-        "candidate_ids must be integers",
-    ),
 }
 
 
