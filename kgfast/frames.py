@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,6 @@ def score_column(scores: "Tensor") -> np.ndarray:
     return column
 
 
-def write_lines(lines: Iterable[str], path: Path) -> None:
-    """Write lines as UTF-8, whatever the encoding of the machine."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.writelines(lines)
-
-
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Check, before the work, that :func:`write_columns` can write such a file."""
     suffix = Path(path).suffix
@@ -82,16 +76,17 @@ def _write(columns: Columns, path: Path) -> None:
     if path.suffix == ".parquet":
         table = import_module("pyarrow").table(dict(columns))
         import_module("pyarrow.parquet").write_table(table, path)
-    elif path.suffix == ".jsonl":
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns))
-        write_lines(lines, path)
-    else:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            delimiter = "," if path.suffix == ".csv" else "\t"
-            writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-            writer.writerow(columns)
-            # Numbers of an array are as short as their type allows.
-            writer.writerows(zip(*(list(column) for column in columns.values()), strict=True))
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(columns))
+            file.writelines(lines)
+            return
+        delimiter = "," if path.suffix == ".csv" else "\t"
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(columns)
+        # Numbers of an array are as short as their type allows.
+        writer.writerows(zip(*(list(column) for column in columns.values()), strict=True))
 
 
 def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +47,6 @@ def free_memory() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return 1 << 30
-
-
-def check_room(folder: Path, needed: int, who: str) -> None:
-    """Check that the disk of a folder has ``needed`` bytes free; the error names ``who``."""
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(
-            f"{who} {needed:,} bytes, and the disk has {free:,} left: make room, or move the "
-            "folder, and call again"
-        )
 
 
 def digest(*values: Any) -> str:

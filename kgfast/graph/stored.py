@@ -11,6 +11,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from kgfast.graph.pair_index import (
     check_sizes,
     in_memory,
 )
-from kgfast.storage import check_room
 from kgfast.text import bad_line, reading, shown
 
 MANIFEST = "known.json"
@@ -78,7 +78,12 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
         entities = int(max(head.max(), tail.max())) + 1
         sizes = max(sizes[0], entities), max(sizes[1], int(relation.max()) + 1)
     check_sizes(*sizes)
-    check_room(folder, 48 * count, f"{folder}: {count:,} triples need up to")
+    most, free = 48 * count, shutil.disk_usage(folder).free
+    if free < most:
+        raise OSError(
+            f"{folder}: {count:,} triples need up to {most:,} bytes, and the disk has {free:,} "
+            "left: make room, or move the folder, and call again"
+        )
 
     def room_of(side: str) -> Room:
         def room(name: str, dtype: type[np.integer[Any]], length: int) -> Column:

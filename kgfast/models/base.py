@@ -150,15 +150,19 @@ class Model(nn.Module, ABC):
         """Make a model of fresh trainable embeddings, with options of the class.
 
         Tables are Xavier-normal (Glorot & Bengio 2010); those of RotatE and TransE are uniform in
-        +-(gamma + 2) / dim, like RotatE's code. A ``seed`` leaves torch's global generator alone.
-        ``room`` makes the entity table, float32 on the CPU, of a shape.
+        +-(gamma + 2) / dim, like RotatE's code. The network of ConvE starts like torch's layers.
+        A ``seed`` leaves torch's global generator alone. ``room`` makes the entity table, float32
+        on the CPU, of a shape.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         of_entities, of_relations = cls._shapes(num_entities, num_relations, dim)
         entity, relation = room(of_entities), fresh_table(of_relations)
         gamma = options.get("gamma", GAMMA)
         cls._draw(entity, relation, (gamma + EPSILON) / dim, generator)
-        return cls(entity, relation, **options).requires_grad_()
+        with torch.random.fork_rng(devices=(), enabled=seed is not None):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed + 1)
+            return cls(entity, relation, **options).requires_grad_()
 
     @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
@@ -222,10 +226,8 @@ class Model(nn.Module, ABC):
 
         The side is ``"head"``, ``"tail"``, or ``"relation"`` where :attr:`scores_relations`.
         """
-        if side == "relation":
-            self._check_side(side)
-            return Candidates(self.relation)
-        return Candidates(self.entity)
+        self._check_side(side)
+        return Candidates(self.relation if side == "relation" else self.entity)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
@@ -253,7 +255,8 @@ class Model(nn.Module, ABC):
         dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
         chunk = _QUERY_CHUNK if entity.device.type == "cpu" else _QUERY_CHUNK_ELSEWHERE
         step = max(1, chunk // max(1, self.dim))
-        if torch.is_grad_enabled() or anchors.shape[0] <= step:
+        is_whole = torch.is_grad_enabled() or hasattr(type(self), "parallel_queries")
+        if is_whole or anchors.shape[0] <= step:
             return self._queries(anchors, relations, side, dims).to(dtype)
         parts = zip(anchors.split(step), relations.split(step), strict=True)
         return torch.cat([self._queries(*rows, side, dims).to(dtype) for rows in parts])

@@ -1,7 +1,7 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,6 @@ from torch.nn import functional
 from kgfast.models.base import Candidates, Model, Shapes, Side, query_rows
 from kgfast.models.evaluated import product
 from kgfast.models.tables import Table
-
-_EVALUATED = 1 << 20  # activations of a layer at once in evaluation: 4 MiB
 
 
 class ConvE(Model):
@@ -102,22 +100,6 @@ class ConvE(Model):
         self.bias = nn.Parameter(bias.fill_(initial_bias))
 
     @classmethod
-    def init(
-        cls,
-        num_entities: int,
-        num_relations: int,
-        dim: int,
-        *,
-        seed: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Make a model as :meth:`Model.init` does; the network starts like torch's layers."""
-        with torch.random.fork_rng(devices=(), enabled=seed is not None):
-            if seed is not None:
-                torch.default_generator.manual_seed(seed + 1)
-            return super().init(num_entities, num_relations, dim, seed=seed, **options)
-
-    @classmethod
     def _shapes(cls, num_entities: int, num_relations: int, dim: int) -> Shapes:
         return (num_entities, dim), (2 * num_relations, dim)
 
@@ -135,20 +117,9 @@ class ConvE(Model):
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         return Candidates(self.entity, self.bias)
 
-    def queries(
-        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
-    ) -> Tensor:
-        """Return the output of the network, ``[B, D]``; see :meth:`Model.queries`."""
-        self._check_side(side)
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if dims is not None:
             self.crop_width(dims)
-        if self.training:  # statistics are those of the whole batch
-            return self._queries(anchors, relations, side, None)
-        count = max(1, _EVALUATED // self._hidden)
-        parts = zip(anchors.split(count), relations.split(count), strict=True)
-        return torch.cat([self._queries(*part, side, None) for part in parts])
-
-    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         relations = self.relation_ids(relations, side)
         rows = [
             query_rows(table, ids).to(self._dtype).view(-1, 1, *self._image)

@@ -54,10 +54,8 @@ class CP(Model):
         check_relation(self.relation, self.dim, "half as many as entities")
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        if side == "relation":
-            return Candidates(self.relation)
-        self._check_side(side)
-        return Candidates(self._half(self.entity, side))
+        whole = super().candidates(side)
+        return whole if side == "relation" else Candidates(self._half(whole.table, side))
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         rows = self._half(query_rows(self.entity, anchors), "tail" if side == "head" else "head")

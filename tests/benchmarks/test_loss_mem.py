@@ -17,6 +17,11 @@ def test_loss_mem_writes_what_it_measured(measured, load, tmp_path):
     assert str(tmp_path) not in text
 
 
+def assert_near(gradients, others, divisor=1):
+    for one, other in zip(gradients, others, strict=True):
+        assert float((one - other / divisor).abs().max()) <= 1e-5 * float(one.abs().max())
+
+
 def test_peers_compute_the_same(load):
     peers = load("lib.peers.losses")
     for score in ("dot", "rotate"):
@@ -26,8 +31,7 @@ def test_peers_compute_the_same(load):
         dense = peers.dense_bce(work) if score == "dot" else peers.part_of_rotate_bce(work, 7)
         divisor = 1 if score == "dot" else 6 * 20  # a part's loss is a sum
         assert dense() / divisor == pytest.approx(ours, rel=1e-5)
-        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
-            assert float((a - b / divisor).abs().max()) <= 1e-5 * float(a.abs().max())
+        assert_near(gradients, (work.queries.grad, work.table.grad), divisor)
 
 
 @pytest.mark.parametrize("per_query", [None, 3])
@@ -41,8 +45,7 @@ def test_sampled_scores_are_the_same(load, per_query, monkeypatch):
             own = contender(), work.queries.grad.clone(), work.table.grad.clone()
             first = found.setdefault("kgfast", own)
             assert own[0] == pytest.approx(first[0], rel=1e-5), (name, size)
-            for a, b in zip(first[1:], own[1:], strict=True):
-                assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+            assert_near(first[1:], own[1:])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -57,8 +60,7 @@ def test_peers_compute_the_same_cross_entropy(load, smoothing):
         others.append(peers.linear_cross_entropy(work))
     for other in others:
         assert other() == pytest.approx(ours, rel=1e-5)
-        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
-            assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+        assert_near(gradients, (work.queries.grad, work.table.grad))
 
 
 def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):

@@ -24,11 +24,6 @@ def small():
     return synthetic(*SMALL)
 
 
-@pytest.fixture(scope="module")
-def default():
-    return synthetic()
-
-
 def pairs_of(graph, relation):
     id = graph.relations[relation]
     hrt = torch.cat([graph.train.hrt, graph.valid.hrt, graph.test.hrt])
@@ -87,9 +82,9 @@ def test_draws_do_not_depend_on_the_vector_instructions():
     assert literal_eval(printed) == drawn.digests()
 
 
-def test_the_graph_stays_the_graph_of_published_numbers(default):
+def test_the_graph_stays_the_graph_of_published_numbers():
     # a change of these digests is a line of CHANGELOG.md: every number on this graph changes
-    assert fingerprint(default) == {
+    assert fingerprint(synthetic()) == {
         "names": "82bd4b4fa6f170a6eb7e440234d45356",
         "train": "108257e380fcb4367a52467ba24b1053",
         "valid": "c1b923176fc4b392224f10f24a961fc8",
@@ -97,8 +92,8 @@ def test_the_graph_stays_the_graph_of_published_numbers(default):
     }
 
 
-def test_relations_have_their_patterns(default):
-    pairs = {name: pairs_of(default, name) for name in default.relations}
+def test_relations_have_their_patterns(small):
+    pairs = {name: pairs_of(small, name) for name in small.relations}
     for name in ("symmetric_0", "symmetric_1", "sibling_0", "sibling_1"):
         mirrored = sum((t, h) in pairs[name] for h, t in pairs[name])
         assert mirrored >= len(pairs[name]) - 1, name  # an odd number leaves one alone
@@ -110,21 +105,6 @@ def test_relations_have_their_patterns(default):
         composed = pairs[f"child_of_then_{then}"]
         assert composed
         assert all((parents[h], t) in pairs[then] for h, t in composed)
-
-
-def test_cardinalities_and_skew(default):
-    classes = {
-        default.relations.name(r): c for r, c in default.known().relation_cardinalities().items()
-    }
-    assert classes["child_of"] == classes["part_of_0"] == "N-1"
-    assert classes["has_part_0"] == "1-N"
-    assert classes["sibling_0"] == classes["child_of_then_has_part_0"] == "N-N"
-    assert classes["symmetric_0"] == "1-1"
-    shares = default.train.relation_ids.bincount().sort(descending=True).values / len(default.train)
-    assert len(shares) == 11
-    assert shares[:2].sum() > 0.5
-    assert shares[-1] < 0.02
-    assert 40_000 < len(default.train.hrt[:, ::2].unique()) < 40_943
 
 
 @pytest.mark.parametrize(

@@ -92,23 +92,23 @@ class Nothing:
     num_relations = 2
 
 
+def transe(relations):
+    return MODELS["transe"](N, relations, 4, 0)
+
+
 BAD = {
     ValueError: {
-        "as many inverse relations as relations: TransE has 3 relations": lambda: Reciprocal(
-            MODELS["transe"](N, 3, 4, 0)
-        ),
+        "inverse relations as relations: TransE has 3 relations": lambda: Reciprocal(transe(3)),
         "order must be one of interleaved, appended; got 'last'": lambda: Reciprocal(
-            MODELS["transe"](N, 2, 4, 0), "last"
+            transe(2), "last"
         ),
         "ConvE has inverse relations already": lambda: Reciprocal(
             kgfast.ConvE.init(N, 2, 8, embedding_height=2, seed=0)
         ),
-        "Reciprocal has inverse relations already": lambda: Reciprocal(
-            Reciprocal(MODELS["transe"](N, 4, 4, 0))
+        "Reciprocal has inverse relations already": lambda: Reciprocal(Reciprocal(transe(4))),
+        "side must be 'head' or 'tail'; got 'tails'": lambda: Reciprocal(transe(4)).queries(
+            torch.tensor([0]), torch.tensor([0]), "tails"
         ),
-        "side must be 'head' or 'tail'; got 'tails'": lambda: Reciprocal(
-            MODELS["transe"](N, 4, 4, 0)
-        ).queries(torch.tensor([0]), torch.tensor([0]), "tails"),
     },
     TypeError: {"model must have score": lambda: Reciprocal(Nothing())},
 }
@@ -118,4 +118,4 @@ BAD = {
 def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call()
-    assert not hasattr(Reciprocal(MODELS["transe"](N, 4, 4, 0)), "weight")
+    assert not hasattr(Reciprocal(transe(4)), "weight")

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import kgfast
+from kgfast import tables
 from kgfast.tables import Shard, Table, is_table
+from support.mistakes import each_of
 
 
 def rows(count=4, width=3, dtype=torch.float32):
@@ -32,7 +33,7 @@ def test_a_shard_has_the_shape_of_the_whole_table_and_the_rows_it_holds():
 
 def test_a_shard_of_a_file_is_read_as_the_file(tmp_path):
     np.save(tmp_path / "e.npy", rows().numpy())
-    held = kgfast.tables.open(tmp_path / "e.npy")
+    held = tables.open(tmp_path / "e.npy")
     shard = Shard(held, start=5, total_rows=20)
     out = torch.zeros(2, 3)
     shard.read_into(6, out)
@@ -43,45 +44,39 @@ def test_a_shard_of_a_file_is_read_as_the_file(tmp_path):
         shard.read_into(8, out)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: Shard([[1.0]], total_rows=1), TypeError, "rows must be a tensor or a Table"),
-        (lambda: Shard(torch.ones(3), total_rows=3), ValueError, "two axes"),
-        (lambda: Shard(rows(dtype=torch.int64), total_rows=4), TypeError, "floating point"),
-        (lambda: Shard(rows(), total_rows=4.0), TypeError, "total_rows must be an int"),
-        (lambda: Shard(rows(), start=1, total_rows=4), ValueError, r"rows 1 \.\. 4 must lie"),
-        (lambda: Shard(rows(), start=-1, total_rows=4), ValueError, r"rows -1 \.\. 2 must lie"),
-    ],
-)
-def test_bad_shards_are_refused(call, error, words):
-    with pytest.raises(error, match=words):
+def part():
+    return Shard(rows(), start=2, total_rows=9)
+
+
+BAD = {
+    TypeError: {
+        "rows must be a tensor or a Table": lambda: Shard([[1.0]], total_rows=1),
+        "floating point": lambda: Shard(rows(dtype=torch.int64), total_rows=4),
+        "total_rows must be an int": lambda: Shard(rows(), total_rows=4.0),
+    },
+    ValueError: {
+        "two axes": lambda: Shard(torch.ones(3), total_rows=3),
+        r"rows 1 \.\. 4 must lie": lambda: Shard(rows(), start=1, total_rows=4),
+        r"rows -1 \.\. 2 must lie": lambda: Shard(rows(), start=-1, total_rows=4),
+        "at least one": lambda: tables.open([]),
+        r"tables\[1\] = .* must be as tables\[0\] = .*columns 4 is not": lambda: tables.open(
+            [rows(), rows(width=4)]
+        ),
+        r"dtype torch.float16 is not torch.float32": lambda: tables.open(
+            [rows(), rows(dtype=torch.float16)]
+        ),
+        r"tables\[1\] is a Shard: give its rows": lambda: tables.open([rows(), part()]),
+    },
+    IndexError: {
+        r"rows 1 \.\. 2 are not all in this shard": lambda: part().block(1, 3),
+        r"rows 5 \.\. 6 are not all in this shard": lambda: part().block(5, 7),
+        r"must lie within 0 \.\. 9 rows": lambda: part().block(0, 10),
+        r"ids\[1\] must be .*2 \.\. 5; got 6": lambda: part().rows(torch.tensor([2, 6])),
+    },
+}
+
+
+@each_of(BAD)
+def test_what_is_refused(error, message, call):
+    with pytest.raises(error, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda shard: shard.block(1, 3), r"rows 1 \.\. 2 are not all in this shard"),
-        (lambda shard: shard.block(5, 7), "not all in this shard"),
-        (lambda shard: shard.block(0, 10), r"must lie within 0 \.\. 9 rows"),
-        (lambda shard: shard.rows(torch.tensor([2, 6])), r"ids\[1\] must be .*2 \.\. 5; got 6"),
-    ],
-)
-def test_rows_outside_a_shard_are_refused(call, words):
-    with pytest.raises(IndexError, match=words):
-        call(Shard(rows(), start=2, total_rows=9))
-
-
-@pytest.mark.parametrize(
-    ("tables", "words"),
-    [
-        ([], "at least one"),
-        ([rows(), rows(width=4)], r"tables\[1\] = .* must be as tables\[0\] = .*columns 4 is not"),
-        ([rows(), rows(dtype=torch.float16)], r"dtype torch.float16 is not torch.float32"),
-        ([rows(), Shard(rows(), start=4, total_rows=8)], r"tables\[1\] is a Shard: give its rows"),
-    ],
-)
-def test_lists_that_make_no_table_are_refused(tables, words):
-    with pytest.raises(ValueError, match=words):
-        kgfast.tables.open(tables)
