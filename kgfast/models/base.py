@@ -226,7 +226,8 @@ class Model(nn.Module, ABC):
 
         The side is ``"head"``, ``"tail"``, or ``"relation"`` where :attr:`scores_relations`.
         """
-        self._check_side(side)
+        if side not in SIDES:
+            self._check_side(side)
         return Candidates(self.relation if side == "relation" else self.entity)
 
     def queries(
