@@ -12,10 +12,8 @@ from ..sampled import Sampled
 from .device.arguments import Out, TileShape
 from .device.gather import ListedRows, gather_scores
 from .host import launch as launcher
-from .host.gradients import ListGradients
-from .host.pull import SlopeFactors
-from .host.views import form_of, plane_of, views_of
-from .host.widths import crop_order, over_norms, segments
+from .host.gradients import ListGradients, over_norms, segments
+from .host.views import crop_order, form_of, plane_of, views_of
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
 MOVED_REGISTERS = 160  # for queries that a factor moves; uncapped, ptxas spills scalars
@@ -40,7 +38,6 @@ def fill_indexed(
     if not out.numel():
         return
     (crops, count, width), dims = out.shape, operands.dims
-    is_capped = operands.has_factor and arch > 0
     launcher.launch(
         gather_scores,
         (count * -(-width // GATHER_PAIRS),),
@@ -56,7 +53,7 @@ def fill_indexed(
             "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
         },
         num_warps=2,
-        **launcher.capped(MOVED_REGISTERS if is_capped else None),
+        **launcher.capped(MOVED_REGISTERS if operands.has_factor else None, arch),
     )
 
 
@@ -102,8 +99,8 @@ def indexed_gradients(
         if need.table or need.factor:
             by_row = ListGradients(operands, index, (need.table, need.factor), of_queries=False)
         both = [lists for lists in (by_query, by_row) if lists is not None]
-        for low, high, coefficient in segments(grad, operands.crops):
-            slopes = SlopeFactors(low, high, coefficient.contiguous())
+        for slopes in segments(grad, operands.crops):
+            slopes = slopes._replace(coefficient=slopes.coefficient.contiguous())
             for lists in both:
                 lists.write(slopes)
         for lists in both:

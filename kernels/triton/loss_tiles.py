@@ -5,31 +5,21 @@ queries wait for the last chunk. Products are read in place and multiplied on te
 and backward.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..labels import LossNeed
 from ..operands import Operands
-from .device.finish import STRIPE_COLUMNS, Splits
-from .device.losses import (
-    RowLabels,
-    TileLoss,
-    TileResults,
-    Variant,
-    distance_losses,
-    product_losses,
-)
-from .device.pull import Striped, Stripes
+from .device.losses import RowLabels, TileLoss, TileResults, Variant, tile_losses
 from .device.score_tiles import ScorePanels
 from .host import configs
-from .host import launch as launcher
 from .host.gradients import TOTAL_BYTES
-from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.layout import Selection, pack_candidates, pack_queries
 from .host.matmul import BF16_MULTIPLE, Products, QueryProducts, precision_of
 from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
-from .host.views import form_of, packed_planes, vector_of
+from .host.views import bias_of, form_of, packed_planes
 
 CHUNK_BYTES = 40 << 20  # bytes of slopes, and of packed candidates without other memory
 PANEL_BYTES = 24 << 20  # bytes of packed candidates without slopes
@@ -39,22 +29,13 @@ ROOT_REGISTERS = 168  # if slopes are divided by the root, which lives as long a
 LARGE_REGISTERS = 255  # for 8 warps: as many warps as with 168
 
 
-class Owed(NamedTuple):
-    """Parts of the gradient of queries, which one launch adds when all chunks were pulled."""
-
-    parts: Splits | Stripes
-    num_parts: int
-    programs: int
-    striped: Striped | None = None
-
-
 def tiles_of(operands: Operands, arch: int, need: LossNeed) -> "Distances | ProductTiles":
     """Choose the way of a loss over the candidates, by the score."""
     return (Distances if operands.score.monotone else ProductTiles)(operands, arch, need)
 
 
 class Distances:
-    """Distances, packed and swept.
+    """Distances, packed and swept; ``sums`` are those of queries that wait for the last chunk.
 
     A chunk is packed into its part of the table's gradient, if that is float32: the part has the
     size of the chunk, and is written after the chunk is scored.
@@ -68,7 +49,9 @@ class Distances:
         )
         if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
             swept = configs.tile_for(operands.score, 1, arch)
-        self._swept = swept
+        of_roots = LARGE_REGISTERS if swept.num_warps > 4 else ROOT_REGISTERS
+        most = of_roots if operands.score.root else LOSS_REGISTERS
+        self._swept = replace(swept, max_registers=most if arch else None)
         self.tile = swept.shape
         queries, table = operands.queries, operands.table
         self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
@@ -91,10 +74,7 @@ class Distances:
         height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
-        of_roots = LARGE_REGISTERS if swept.num_warps > 4 else ROOT_REGISTERS
-        most = of_roots if operands.score.root else LOSS_REGISTERS
-        self._options = {"maxnreg": most} if arch else {}
-        self._sums: QuerySums | None = None
+        self.sums: QuerySums | None = None
         self.of_queries: Tensor | None = None
         if need.queries:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
@@ -106,27 +86,20 @@ class Distances:
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
         panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
-        bias = part.candidates.whole_bias
         for rows in self._blocks:
             if self._packed is None or len(self._blocks) > 1:
+                every = Selection(rows.stop - rows.start)
                 block = self._operands.of_queries(rows)
-                self._packed = pack_stored_queries(block, dim, swept.queries)
-            launcher.launch(
-                distance_losses,
-                (-(-(rows.stop - rows.start) // swept.queries), -(-count // swept.candidates)),
-                {
-                    "packed": ScorePanels(
-                        self._packed, panels, None if bias is None else vector_of(bias)
-                    ),
-                    "labels": labels._replace(row=rows.start),
-                    "result": result,
-                    "num_queries": self._operands.num_queries,
-                    "num_candidates": count,
-                    "num_features": dim,
-                    "VARIANT": Variant(form_of(self._operands), self.tile, loss),
-                },
-                num_warps=swept.num_warps,
-                **self._options,
+                self._packed = pack_queries(block, every, dim, swept.queries, is_stored=True)
+            sizes = {"num_queries": part.num_queries, "num_candidates": count}
+            swept.launch(
+                tile_losses,
+                rows.stop - rows.start,
+                {**sizes, "num_features": dim},
+                rows=ScorePanels(self._packed, panels, bias_of(part)),
+                labels=labels._replace(row=rows.start),
+                result=result,
+                VARIANT=Variant(form_of(self._operands), self.tile, loss),
             )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
@@ -136,30 +109,17 @@ class Distances:
         if self.of_table is not None:
             of_rows = RowSums(self.of_table[chunk], is_single=is_single)
         for rows in self._parts:
-            block, sums = part.of_queries(rows), None
+            block, grad, sums = part.of_queries(rows), self.of_queries, self.sums
             whole = SlopeFactors(0, block.num_features, slopes[rows])
-            if self.of_queries is not None:
-                sums = self._sums or QuerySums(block, whole.low, whole.high, self._arch)
-                self._sums = sums if is_single else None
+            if grad is not None and sums is None:
+                sums = QuerySums(block, *whole[:2], self._arch, grad[rows], adds=not is_single)
             pull(block, whole, sums, (of_rows, None), self._arch, is_first=not rows.start)
-            if self.of_queries is not None and sums is not None and not is_single:
-                sums.finish(self.of_queries[rows])
+            if is_single:
+                self.sums = sums
+            elif sums is not None:
+                sums.finish()
         if of_rows is not None:
             of_rows.finish()
-
-    def owed(self) -> Owed | None:
-        """Return sums of the pulls' programs, if the queries are one block."""
-        sums, self._sums = self._sums, None
-        if sums is None or self.of_queries is None:
-            return None
-        programs = len(self.of_queries) * -(-sums.high // STRIPE_COLUMNS)
-        parts = sums.stripes_of(self.of_queries)
-        return Owed(parts, sums.stripes, programs, sums.striped)
-
-    def settle(self) -> None:
-        """Add the sums of the pulls' programs."""
-        if self._sums is not None and self.of_queries is not None:
-            self._sums.finish(self.of_queries, adds=False)
 
 
 class ProductTiles:
@@ -192,40 +152,26 @@ class ProductTiles:
         self._room: Tensor | None = None
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
-        self._sums: QueryProducts | None = None
+        self.sums: QueryProducts | None = None
         self.of_queries: Tensor | None = None
         if need.queries:
             self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
             most, depth = min(self.width, len(table)), self._products.product.depth
-            self._sums = QueryProducts(self.of_queries, most, depth)
+            self.sums = QueryProducts(self.of_queries, most, depth)
 
     def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Multiply operands in place, or rounded operands."""
         part, rows = self._operands.of_rows(chunk), self._rows(chunk)
-        bias, count = part.candidates.whole_bias, len(part.table)
         if self._room is not None:
             rows[:, : part.num_features].copy_(part.table)
-        products = self._products
-        launcher.launch(
-            product_losses,
-            (-(-part.num_queries // self.tile.rows), -(-count // self.tile.lanes)),
-            {
-                "factors": products.factors(rows, bias),
-                "labels": labels,
-                "result": result,
-                "num_queries": part.num_queries,
-                "num_candidates": count,
-                "num_features": products.queries.shape[1],
-                "VARIANT": Variant(form_of(part), self.tile, loss, products.product),
-            },
-            num_warps=products.num_warps,
-            **products.options,
-        )
+        variant = Variant(form_of(part), self.tile, loss, self._products.product)
+        into = {"labels": labels, "result": result, "VARIANT": variant}
+        self._products.launch(tile_losses, rows, bias_of(part), into)
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Multiply the slopes with the table's rows, and with the queries."""
-        if self._sums is not None:
-            self._sums.add(self._products, slopes, self._rows(chunk))
+        if self.sums is not None:
+            self.sums.add(self._products, slopes, self._rows(chunk))
         if self.of_table is not None:
             of_rows, queries = self.of_table[chunk], self._products.queries
             self._products.multiply(slopes, queries, of_rows, splits=0, adds=False)
@@ -235,16 +181,6 @@ class ProductTiles:
         if self._room is None:
             return self._operands.table[chunk]
         return self._room[: chunk.stop - chunk.start]
-
-    def owed(self) -> Owed | None:
-        """Return the splits of the sum over candidates."""
-        owed = None if self._sums is None else self._sums.owed
-        return None if owed is None else Owed(*owed)
-
-    def settle(self) -> None:
-        """Add the splits."""
-        if self._sums is not None:
-            self._sums.finish()
 
 
 def _room_for(count: int, dim: int, like: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from .device import losses as device
 from .device.finish import FINISHED_ROWS, SCALED, Finish, Totals
 from .device.losses import FACTS, LABELS, TileLoss, TileResults
 from .host import launch as launcher
-from .host.views import vector_of
-from .loss_tiles import Owed, tiles_of
+from .host.pull import Owed
+from .host.views import bias_of
+from .loss_tiles import tiles_of
 
 SUM_BYTES = 4 << 20  # bytes of row sums; at least one tile's
 
@@ -61,13 +62,11 @@ class FusedLosses(Losses):
                 return _no_gradients(operands, need)
             labels, _ = _labels_of(operands, loss, 0, 1.0)
             labels = labels._replace(grad=weights, grad_step=weights.stride(0))
-            is_softmax = isinstance(loss, CrossEntropy)
-            if is_softmax:
+            if isinstance(loss, CrossEntropy):
                 assert made is not None
                 assert made.logsumexp is not None
                 labels = labels._replace(logsumexp=made.logsumexp.contiguous())
-            kind = TileLoss(is_softmax, has_sums=False, has_slopes=True)
-            return _Sweep(operands, labels, kind, need, arch).run()[1]
+            return _Sweep(operands, labels, need, arch).run()[1]
 
     def value_and_gradients(
         self,
@@ -125,19 +124,18 @@ def _compute(
                 checks.labels()
             rows, linear = queries.new_zeros(len(queries), dtype=torch.float32), _sums_of(queries)
             logsumexp = _sums_of(queries).zero_() if is_softmax else None
-            none = Totals(None, rows, linear.zero_(), logsumexp, None, rows.sum())
+            none = Totals(None, rows, linear.zero_(), logsumexp, total=rows.sum())
             return none, _no_gradients(operands, need)
         programs = -(-len(queries) // FINISHED_ROWS)
         labels, words = _labels_of(operands, loss, programs, weight)
-        told = Totals(None, None, None, None, words[len(words) - programs :])
+        told = Totals(status=words[len(words) - programs :])
         if has_total:
             told = told._replace(
                 total=queries.new_empty((), dtype=torch.float32),
                 parts=queries.new_empty(programs, dtype=torch.float64),
                 finished=words[2:],
             )
-        kind = TileLoss(is_softmax, has_sums=True, has_slopes=any(need))
-        totals, gradients = _Sweep(operands, labels, kind, need, arch, told).run()
+        totals, gradients = _Sweep(operands, labels, need, arch, told).run()
     if checks is not None and any(words[0 if is_softmax else FACTS :].cpu().tolist()):
         checks.labels()  # a program met an error
         checks.scores(totals.linear)
@@ -175,7 +173,7 @@ def _labels_of(
             loss.targets, None, None, 1 - loss.smoothing, loss.smoothing / rows
         )
         return labels, loss.targets.new_empty(num_finished)
-    count, bias = len(loss.indices), operands.candidates.whole_bias
+    count = len(loss.indices)
     programs = -(-max(count, operands.num_queries) // LABELS)
     programs += programs % 2  # so that later words begin at a multiple of 16 bytes
     words, keys = (
@@ -186,8 +184,11 @@ def _labels_of(
         device.make_keys,
         (programs,),
         {
-            "positives": device.KeyInputs(loss.indptr, loss.indices, keys, words),
-            "bias": None if bias is None else vector_of(bias),
+            "p_indptr": loss.indptr,
+            "p_indices": loss.indices,
+            "p_keys": keys,
+            "p_status": words,
+            "bias": bias_of(operands),
             "num_queries": operands.num_queries,
             "num_positives": count,
             "num_candidates": rows,
@@ -209,14 +210,14 @@ class _Sweep:
         self,
         operands: Operands,
         labels: device.RowLabels,
-        loss: TileLoss,
         need: LossNeed,
         arch: int,
         told: Totals | None = None,
     ) -> None:
         """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
         self.operands, self.labels, self.need = operands, labels, need
-        self.loss = loss._replace(has_bias_sums=need.bias)
+        loss = TileLoss(labels.status is None, told is not None, any(need), need.bias)
+        self.loss = loss
         self.tiles = tiles_of(operands, arch, need)
         queries, table = operands.queries, operands.table
         self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
@@ -262,13 +263,13 @@ class _Sweep:
             labels = self.labels._replace(first=chunk.start)
             self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
             self._pull(chunk)
-        tiles, totals = self.tiles, self._totals
-        if totals is None:
-            totals = Totals(None, None, None, None, None)
-            tiles.settle()
-        else:
-            self._finish(tiles.owed(), is_last=True)
-        return totals, LossGradients(tiles.of_queries, tiles.of_table, self.of_bias)
+        tiles, totals, sums = self.tiles, self._totals, self.tiles.sums
+        if totals is not None:
+            self._finish(None if sums is None else sums.owed, is_last=True)
+        elif sums is not None:
+            sums.finish()
+        gradients = LossGradients(tiles.of_queries, tiles.of_table, self.of_bias)
+        return totals or Totals(), gradients
 
     def _tiles_of(self, chunk: slice) -> int:
         return len(range(chunk.start, chunk.stop, self.tiles.tile.lanes))

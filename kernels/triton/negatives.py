@@ -90,7 +90,7 @@ class FusedNegatives:
                     "TILE": tile,
                 },
                 num_warps=4,
-                **launcher.capped(ROW_REGISTERS if arch else None),
+                **launcher.capped(ROW_REGISTERS, arch),
             )
         if check is not None and any(words[1:].cpu().tolist()):
             check()

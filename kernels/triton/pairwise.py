@@ -15,19 +15,15 @@ from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
 from .device.arguments import Out
+from .device.products import product_scores
 from .device.score_tiles import ScorePanels, score_tiles
 from .host import configs
 from .host import launch as launcher
-from .host.gradients import (
-    Accumulators,
-    add_gradients,
-    row_cap,
-)
-from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.gradients import add_gradients, over_norms, row_cap, segments
+from .host.layout import Selection, pack_candidates, pack_queries
 from .host.matmul import Products, precision_of
-from .host.pull import RowSums, SlopeFactors, blocks_of
-from .host.views import form_of, packed_planes, vector_of
-from .host.widths import crop_order, over_norms, segments
+from .host.pull import RowSums, blocks_of
+from .host.views import bias_of, crop_order, form_of, packed_planes
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
 BLOCK_PAIRS = 1 << 21  # pairs of one block of coefficients, or of the scores of a loss: 8 MiB
@@ -50,7 +46,12 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     form, dims, crops = form_of(operands), operands.dims, operands.crops
     if not operands.score.monotone and dims is None:
         products = Products(operands.queries, operands.table, precision_of(operands, arch), arch)
-        products.score(out[0], operands.table, operands.candidates.whole_bias, form)
+        constants = {"FORM": form, "TILE": products.tile, "PRODUCT": products.product}
+        width = configs.MAX_GRID * products.tile.lanes
+        for j in range(0, len(operands.table), width):
+            part = operands.of_rows(slice(j, j + width))
+            into = {"p_out": out[0, :, j:], "out_row": out.stride(1), **constants}
+            products.launch(product_scores, part.table, bias_of(part), into)
         return
     tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
@@ -60,27 +61,20 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     order = None if dims is None else crop_order(crops, out)
     for i in range(0, operands.num_queries, height):
         block = operands.of_queries(slice(i, i + height))
-        packed = pack_stored_queries(block, max(crops), tile.queries)
+        every = Selection(len(block.queries))
+        packed = pack_queries(block, every, max(crops), tile.queries, is_stored=True)
         for j in range(0, len(operands.table), width):
             part = block.of_rows(slice(j, j + width))
             panels = pack_candidates(part, Selection(len(part.table)), max(crops), tile.candidates)
-            bias = part.candidates.whole_bias
-            launcher.launch(
+            sizes = {"num_queries": len(part.queries), "num_candidates": len(part.table)}
+            tile.launch(
                 score_tiles,
-                (-(-len(part.queries) // tile.queries), -(-len(part.table) // tile.candidates)),
-                {
-                    "packed": ScorePanels(
-                        packed, panels, None if bias is None else vector_of(bias)
-                    ),
-                    "out": Out(out[:, i:, j:], out.stride(1), order, len(crops)),
-                    "num_queries": len(part.queries),
-                    "num_candidates": len(part.table),
-                    "num_features": max(crops),
-                    "FORM": form,
-                    "TILE": tile.shape,
-                },
-                num_warps=tile.num_warps,
-                **launcher.capped(tile.max_registers),
+                len(part.queries),
+                {**sizes, "num_features": max(crops)},
+                packed=ScorePanels(packed, panels, bias_of(part)),
+                out=Out(out[:, i:, j:], out.stride(1), order, len(crops)),
+                FORM=form,
+                TILE=tile.shape,
             )
 
 
@@ -117,7 +111,6 @@ def all_gradients(
             for rows in parts:
                 of_queries = None if gradients.queries is None else gradients.queries[rows]
                 block = operands.of_queries(rows).of_rows(columns)
-                sums = Accumulators(of_queries, columns.start > 0, of_table, of_factor)
                 coefficients = grad[:, rows, columns]
                 if takes_root:
                     norms = torch.empty_like(coefficients, memory_format=torch.contiguous_format)
@@ -125,7 +118,11 @@ def all_gradients(
                     coefficients = over_norms(coefficients, norms.neg_())
                 # From the widest crop down: each adds to the coefficients of its own features.
                 for part in segments(coefficients, operands.crops):
-                    add_gradients(block, SlopeFactors(*part), sums, arch, is_first=not rows.start)
+                    add_gradients(
+                        *(block, part, of_queries, (of_table, of_factor), arch),
+                        is_first=not rows.start,
+                        adds=columns.start > 0,
+                    )
             for of_rows in (of_table, of_factor):
                 if of_rows is not None:
                     of_rows.finish()

@@ -7,7 +7,6 @@ and the sizes of all bands. Pairs that a band could not hold are then swept agai
 """
 
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +22,10 @@ from .host import configs
 from .host import launch as launcher
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
-from .host.views import form_of, views_of
+from .host.views import views_of
 from .listed import list_counts
 
 _PAIRS_PER_OPEN = 256  # for random tables at d = 512 one pair in 400 is open
-_EXACT = {"num_warps": 1, "enable_fp_fusion": False}  # options of every kernel of canonical.py
 _Span = tuple[int, int]  # first, and one past the last
 
 
@@ -145,7 +143,8 @@ class _Ranking:
             self._target_scores = torch.empty_like(self.targets, dtype=torch.float64)
             targets = Targets(self.targets, self._target_scores, None, None)
             blocks = -(-count // CANONICAL_LANES)
-            self._launch(score_targets, blocks, targets, p_status=status, count=count)
+            given = {"targets": targets, "p_status": status, "count": count}
+            self.crop.launch(score_targets, blocks, **given)
         elif status is not None:
             self._check_queries()
         scores = self._target_scores
@@ -202,18 +201,12 @@ class _Ranking:
     ) -> None:
         """Decide the pairs of the band canonically, unless the band overflowed."""
         most = 32 * launcher.num_multiprocessors(self.crop.device)
-        self._launch(
+        self.crop.launch(
             rescore,
             min(-(-len(self.band) // CANONICAL_LANES), most),
-            Targets(self.targets, self._target_scores, counts[0], counts[1]),
+            targets=Targets(self.targets, self._target_scores, counts[0], counts[1]),
             band=BandPairs(self.band, cursor, len(self.band), order, ids),
         )
-
-    def _launch(self, kernel: Any, programs: int, targets: Targets, **arguments: Any) -> None:
-        operands = self.crop.operands
-        arguments = {"views": views_of(operands), "targets": targets, **arguments}
-        arguments |= {"num_features": self.crop.dim, "FORM": form_of(operands)}
-        launcher.launch(kernel, (programs,), arguments, **_EXACT)
 
     def _count_known(self, known: Known, piece: _Span, cursor: Tensor) -> None:
         """Count some entries of the excluded, at most a band of them."""
@@ -242,7 +235,7 @@ class _Ranking:
                 "FORM": crop.form,
             },
             num_warps=4,
-            **launcher.capped(registers if crop.arch else None),
+            **launcher.capped(registers, crop.arch),
         )
         self._decide(cursor, self.counts[2:], None, None)
 

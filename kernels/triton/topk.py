@@ -22,7 +22,6 @@ from ..checks import Checks
 from ..operands import Known, Lists, Operands, Prepared
 from .device.canonical import Survivors
 from .host import launch as launcher
-from .host.best import LANE, BestLanes
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
 from .listed import list_topk
@@ -34,6 +33,9 @@ PACKED_BYTES = 24 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = 16 << 20  # bytes of the rows of a stripe
 MOST_QUERIES = 1024  # most queries of a pass
+LANE = 0xFFFFFFFF
+_LARGEST = 2**63 - 1
+_MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
 def topk(
@@ -120,7 +122,10 @@ class _TopkJob:
 
 
 class _Pass:
-    """The best of a block of queries."""
+    """The best of a block of queries: k pairs by score, then lowest lane.
+
+    A *position* is a query by its first limit; ``order``, int64 ``[b]``, has the query of each.
+    """
 
     def __init__(
         self, job: _TopkJob, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
@@ -189,13 +194,23 @@ class _Pass:
     def _begin(self, status: Status) -> None:
         """Begin without any best; pack queries in the order of their limits."""
         job = self.job
-        self.best = BestLanes(self.order, job.k, job.excluded)
+        positions = torch.arange(self.count, dtype=torch.int64, device=job.device)
+        self.rows = positions[:, None]
+        self.pairs = ((self.rows << 32) | LANE).repeat(1, job.k)  # position << 32 | lane
+        self.scores = torch.full_like(self.pairs, -torch.inf, dtype=torch.float64)
+        self.keys = torch.full_like(self.pairs, _MISSING)
         job.scan.take(self.order, None if job.crop.allows_nan else status.rows)
 
     def _end(self) -> None:
-        """Write the best, and keep only the limits."""
-        self.best.write(*self.out, self.first, self.job.sorted_ids)
-        del self.best
+        """Write the best in the order of queries, and keep only the limits."""
+        is_missing, (scores, ids) = self.keys == _MISSING, self.out
+        best = torch.where(is_missing, 0, self.pairs & LANE)
+        if self.job.sorted_ids is not None:
+            best = self.job.sorted_ids[best]
+        rows = self.order - self.first
+        scores.index_copy_(0, rows, self.scores.to(scores.dtype))
+        ids.index_copy_(0, rows, torch.where(is_missing, -1, best))
+        del self.rows, self.pairs, self.scores, self.keys
         self.job.scan.release()
 
     def _find_limits(self) -> None:
@@ -232,18 +247,49 @@ class _Pass:
         self.job.scan.sweep((first, stop), None, self.job.band, cursor, capacity)
 
     def _merge(self, cursor: Tensor, capacity: int) -> None:
-        """Merge the pairs of the band into the best; the limits rise."""
+        """Merge the pairs of the band, in any order, into the best; the limits rise.
+
+        Nothing here waits: shapes depend on k and on the capacity alone.
+        """
         places = torch.arange(capacity, dtype=torch.int64, device=cursor.device)
         is_new = places < cursor
-        pairs = torch.where(is_new, self.job.band[:capacity], 0)
-        best = self.best.merge(pairs, self._score(pairs, cursor), is_new)
-        self.limits = torch.maximum(self.limits, best)
+        new = torch.where(is_new, self.job.band[:capacity], 0)
+        new_scores = self._score(new, cursor)
+        scores = torch.cat([self.scores.flatten(), new_scores])
+        pairs = torch.cat([self.pairs.flatten(), new])
+        keys = torch.cat([self.keys.flatten(), _keys_of(new_scores)])
+        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(new, is_new)])
+        order = pairs.argsort()  # equal keys by lane
+        order = order[keys[order].argsort(descending=True, stable=True)]
+        order = order[rows[order].argsort(stable=True)]
+        first = torch.searchsorted(rows[order], self.rows)  # a row has k entries or more
+        best = order[first + torch.arange(self.job.k, dtype=torch.int64, device=first.device)]
+        self.scores, self.pairs, self.keys = scores[best], pairs[best], keys[best]
+        worst = torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
+        self.limits = torch.maximum(self.limits, worst)
+
+    def _rows_of(self, pairs: Tensor, is_new: Tensor) -> Tensor:
+        """Return positions of pairs; one past the last for old pairs and for known answers."""
+        excluded = self.job.excluded
+        positions = torch.where(is_new, pairs >> 32, self.count)
+        if excluded is None:
+            return positions
+        keys = (self.order[pairs >> 32] << 32) | (pairs & LANE)
+        nearest = torch.searchsorted(excluded, keys).clamp_(max=len(excluded) - 1)
+        return torch.where(excluded[nearest] == keys, self.count, positions)
 
     def _score(self, pairs: Tensor, cursor: Tensor | None) -> Tensor:
         """Return canonical scores of the first pairs; below the limit any number will do."""
         scores = torch.zeros_like(pairs, dtype=torch.float64)
         ids = self.job.sorted_ids
         return self.job.crop.score(Survivors(pairs, cursor, self.order, ids, self.limits, scores))
+
+
+def _keys_of(scores: Tensor) -> Tensor:
+    """Return integers in the order of the scores, zeros equal, NaN below every number."""
+    bits = (scores + 0.0).view(torch.int64)
+    ordered = bits ^ ((bits >> 63) & _LARGEST)
+    return torch.where(scores.isnan(), _NAN, ordered)
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:

@@ -39,7 +39,6 @@ FEW = (
     "row adam read",
     "row adagrad",
     "filters",
-    "loss of crops, masked",
     "queries of rotate",
     "queries of multiply_complex",
 )

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kgfast.kernels.operands import Operands, Prepared
-from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.device.split_sweep import SplitPanels, multiply_tile
 from kgfast.kernels.triton.host import configs, split
 from kgfast.kernels.triton.host.layout import Selection
@@ -37,9 +35,8 @@ def swept_products(
 ) -> tuple[Tensor, Tensor]:
     """Minus the products of all pairs as swept, and what they may be wrong by, ``[B, N]``."""
     dim = queries.shape[1]
-    operands = Operands(queries, Prepared(candidates, get_score("dot")))
-    rows = split.pack_queries(operands, Selection(len(queries)), dim, tile.queries)
-    panels = split.pack_candidates(operands, Selection(len(candidates)), dim, tile.candidates)
+    rows = split.pack(queries, Selection(len(queries)), dim, tile.queries, is_negated=True)
+    panels = split.pack(candidates, Selection(len(candidates)), dim, tile.candidates)
     grid = len(rows.terms), len(panels.terms)
     out = queries.new_empty(grid[0] * tile.queries, grid[1] * tile.candidates, dtype=torch.float32)
     store_products[grid](
@@ -56,8 +53,7 @@ def swept_products(
 
 def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pack 16 rows ``[16, D]``; return their parts and their norms ``[3, 16]``."""
-    operands = Operands(rows, Prepared(rows, get_score("dot")))
-    packed = split.pack_candidates(operands, Selection(16), rows.shape[1], 16)
+    packed = split.pack(rows, Selection(16), rows.shape[1], 16)
     parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed[:2])
     return (*parts, split.norms_of(packed, 16).double())
 

@@ -14,7 +14,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     """Sweep all pairs; return distances ``[B, N]`` and a function of their bound."""
     from kgfast.kernels.triton.device.arguments import Norm
     from kgfast.kernels.triton.host.launch import architecture
-    from kgfast.kernels.triton.host.layout import Selection, query_sizes
+    from kgfast.kernels.triton.host.layout import Selection
     from kgfast.kernels.triton.host.scan import Crop, Scan
     from kgfast.kernels.triton.host.views import form_of
 
@@ -48,19 +48,11 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     )
 
     def allowed(distance: Tensor) -> Tensor:
-        q, c = queries.double(), candidates.double()
-        bound = crop.bound
-        if facts.is_rscf:  # like thresholds() of a target with score 0
-            from kgfast.kernels.triton.host.bounds import thresholds
-
-            zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
-            rows = thresholds(bound, zeros, None, None, query_sizes(operands, dim)).double()
-            norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
-            return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
-        order = int(bound.norm) or 1
-        q_norm, c_norm = q.norm(order, 1)[:, None], c.norm(order, 1)[None]
-        of_norms = (bound.per_query + bound.per_pair * c_norm) * q_norm + bound.per_norm * c_norm
-        return bound.rel * distance.abs() + bound.absolute + of_norms
+        """Return the error for a target with score 0, of thresholds and norms as swept."""
+        base, slope = packed.thresholds.double().transpose(0, 1).flatten(1)[1:3, : len(queries)]
+        norms = packed.lanes.view(panels, 2, -1)[:, 1].flatten()[: len(candidates)].double()
+        of_norms = slope[:, None] * norms if crop.bound.norm else 0.0
+        return crop.bound.rel * distance.abs() + base[:, None] + of_norms
 
     return out[: len(queries), : len(candidates)], allowed
 

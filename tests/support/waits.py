@@ -14,6 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return numbers of a shape, on the device that stands for a GPU."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def ids(*shape: int) -> Tensor:
+    """Return ids of a shape, on the device that stands for a GPU."""
+    return meta(*shape, dtype=torch.int64)
+
+
 class PretendDevice(TorchDispatchMode):
     """Within, torch's ``meta`` device stands for a GPU: its tensors have shapes but no values.
 
@@ -92,15 +102,31 @@ def _is_view(func: Any) -> bool:
 
 @contextmanager
 def pretended_triton() -> Iterator[Counter[str]]:
-    """Within, Triton serves every call and launches nothing; give the kernels of an sm_90."""
+    """Within, Triton serves every call and launches nothing; give the kernels of an sm_90.
+
+    Each launch is made while the device of its tensors is the current one.
+    """
     from kgfast.kernels.triton.host import launch, status
 
     names: Counter[str] = Counter()
+    current: list[torch.device] = []
+
+    @contextmanager
+    def serving(device: torch.device) -> Iterator[int]:
+        current.append(device)
+        yield 90
+        current.pop()
+
+    def note(kernel: Any, grid: Any, args: Any, **options: Any) -> None:
+        tensors = (leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+        assert {tensor.device for tensor in tensors} == set(current[-1:]), kernel.__name__
+        names[kernel.__name__] += 1
+
     with (
         patch.dict("os.environ", KGFAST_BACKEND="triton"),
-        patch.object(launch, "launch", lambda kernel, *_, **__: names.update([kernel.__name__])),
+        patch.object(launch, "launch", note),
+        patch.object(launch, "serving", serving),
         patch.object(launch, "num_multiprocessors", lambda device: 132),
-        patch.object(launch, "architecture", lambda device: 90),
         patch.object(status.Report, "raise_if_bad", lambda report: None),
     ):
         yield names

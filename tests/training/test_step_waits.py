@@ -1,18 +1,16 @@
 """A step of the trainer waits for a GPU nowhere, counted without one."""
 
 import json
-import os
 
 import pytest
 
 from support import steps
 from support.paths import BENCHMARKS
 from support.small_runs import sections_of_table
+from support.triton_code import compiled
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
-)
+pytestmark = compiled
 OTHERS = sections_of_table("""
 filtered, weighted, clipped
     data.filter_negatives=true  data.subsampling=true  optim.name=row_adagrad  optim.grad_clip=1

@@ -91,22 +91,15 @@ class TileShape(NamedTuple):
 class SweepTile(NamedTuple):
     """Rows and lanes of one program of a sweep, and their distribution to threads.
 
-    The rows are cut into ``bands``, one per warp, and a thread has ``repeats`` lanes beside each
-    other: ``rows / bands * repeats`` pairs per thread.
+    Packed rows are cut into ``bands``, one per warp, and a thread has ``repeats`` lanes beside each
+    other: ``rows / bands * repeats`` pairs per thread. Products have ``stages`` steps in flight.
     """
 
     rows: int
     lanes: int
-    bands: int
-    repeats: int
-
-
-class SplitTile(NamedTuple):
-    """Rows and lanes of one program of a split sweep, and steps that are in flight."""
-
-    rows: int
-    lanes: int
-    stages: int
+    bands: int = 0
+    repeats: int = 1
+    stages: int = 0
 
 
 @triton.constexpr_function

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import RowView, Views, plane_at
+from .arguments import RowView, Views, plane_at, query_planes
 from .pull import narrow
 from .sweep import SUM_BLOCK
 from .terms import (
@@ -24,8 +24,10 @@ from .terms import (
     Query,
     load_candidate,
     load_query,
+    member_of,
     plus_candidate,
     plus_query,
+    pointers_of,
     slopes_of_both,
 )
 
@@ -63,17 +65,6 @@ def new_sums(zero, OF_QUERIES: tl.constexpr):
 
 
 @triton.jit
-def at_row(views, row, FORM: tl.constexpr):
-    """Return pointers to a row of the queries, of the table and of the factor."""
-    p_q = views.queries.ptr + row * views.queries.row
-    p_c = views.table.ptr + row * views.table.row
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = views.factor.ptr + row * views.factor.row
-    return p_q, p_c, p_f
-
-
-@triton.jit
 def store_plane(sums, PLANE: tl.constexpr, target, k, total, mask):
     """Store a plane of a row, or of an extra row if the list has several pieces."""
     o_column = plane_at(sums.grad, PLANE) + k * sums.grad.step
@@ -108,7 +99,8 @@ def backward_lists(
     start = tl.load(lists.starts + piece)
     count = (tl.load(lists.starts + piece + 1) - start).to(tl.int32)
     p_others = lists.others + start
-    p_query, p_row, p_factor = at_row(views, tl.load(lists.owners + piece), FORM)
+    owner = tl.load(lists.owners + piece)
+    p_query, p_row, p_factor = pointers_of(views, owner, owner, FORM)
     if SIDE.of_queries:
         q = load_query(p_query, views.queries, k, None, FORM, tl.float32)
     else:
@@ -148,15 +140,9 @@ def backward_lists(
     mask = feature < last_feature
     target = tl.load(lists.target + piece)
     if SIDE.of_queries:  # the sums are minus the gradient
-        store_plane(of_rows, 0, target, column, -tl.sum(total.re, 0), mask)
-        if FORM.planes == 2:
-            store_plane(of_rows, 1, target, column, -tl.sum(total.im, 0), mask)
-        if FORM.is_rscf:
-            store_plane(of_rows, FORM.planes, target, column, -tl.sum(total.w_re, 0), mask)
-            if FORM.planes == 2:
-                store_plane(of_rows, 3, target, column, -tl.sum(total.w_im, 0), mask)
-        if FORM.has_factor:
-            store_plane(of_rows, 2 * FORM.planes, target, column, -tl.sum(total.a, 0), mask)
+        for plane in tl.static_range(query_planes(FORM)):
+            of_plane = -tl.sum(total[member_of(FORM, plane)], 0)
+            store_plane(of_rows, plane, target, column, of_plane, mask)
     else:
         if of_rows.grad is not None:
             store_plane(of_rows, 0, target, column, tl.sum(total.re, 0), mask)

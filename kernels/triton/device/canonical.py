@@ -15,7 +15,15 @@ import triton
 import triton.language as tl
 
 from .arguments import Views, is_finite, load_as, note_bad_rows
-from .terms import PRODUCT, canonical_score, canonical_term, load_candidate, load_query
+from .terms import (
+    PRODUCT,
+    canonical_score,
+    canonical_term,
+    is_finite_query,
+    load_candidate,
+    load_query,
+    pointers_of,
+)
 
 # features between two tests of which pairs can still win
 STOP_BLOCK: tl.constexpr = tl.constexpr(64)
@@ -53,26 +61,15 @@ class Survivors(NamedTuple):
     scores: Any  # [count] float64
 
 
-class Finite(NamedTuple):
-    """Flags of operands with finite numbers, as far as these were read."""
-
-    query: Any
-    candidate: Any
-    factor: Any
-
-
 @triton.jit
 def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.constexpr):
     """Return canonical scores of pairs ``[P]``, and whether numbers of each operand were finite.
 
-    A score that is certain to be below ``limit`` may be any number below ``limit``. A limit of NaN
-    asks for all scores.
+    Flags are those of query, candidate and factor, as far as these were read. A score that is
+    certain to be below ``limit`` may be any number below ``limit``. A limit of NaN asks for all
+    scores.
     """
-    p_q = views.queries.ptr + query * views.queries.row
-    p_c = views.table.ptr + candidate * views.table.row
-    p_f = views.table.ptr
-    if FORM.has_factor:
-        p_f = views.factor.ptr + candidate * views.factor.row
+    p_q, p_c, p_f = pointers_of(views, query, candidate, FORM)
     total = tl.zeros((_LANES,), tl.float64)
     bias = total
     if FORM.has_bias:
@@ -87,10 +84,8 @@ def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.c
             q = load_query(p_q, views.queries, 0, m_pair, FORM, tl.float64)
             c = load_candidate(p_c, p_f, views, 0, m_pair, FORM, tl.float64)
             total += canonical_term(q, c, FORM)
-            q_finite &= is_finite(q.re) & is_finite(q.im)
+            q_finite &= is_finite_query(q)
             c_finite &= is_finite(c.re) & is_finite(c.im)
-            if FORM.is_rscf:
-                q_finite &= is_finite(q.w_re) & is_finite(q.w_im) & is_finite(q.a)
             if FORM.has_factor:
                 f_finite &= is_finite(c.b)
                 p_f += views.factor.step
@@ -101,16 +96,30 @@ def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.c
             lost = canonical_score(total, bias, FORM) < limit
             if tl.min((lost | (m_pair == 0)).to(tl.int32), 0) > 0:
                 feature = num_features
-    return canonical_score(total, bias, FORM), Finite(q_finite, c_finite, f_finite)
+    return canonical_score(total, bias, FORM), (q_finite, c_finite, f_finite)
 
 
 @triton.jit
 def note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM: tl.constexpr):
     """Lower ``p_status [3]`` to the least query, candidate and row of the factor that is bad."""
-    note_bad_rows(p_status, query, m_pair & (finite.query == 0))
-    note_bad_rows(p_status + 1, candidate, m_pair & (finite.candidate == 0))
+    note_bad_rows(p_status, query, m_pair & (finite[0] == 0))
+    note_bad_rows(p_status + 1, candidate, m_pair & (finite[1] == 0))
     if FORM.has_factor:
-        note_bad_rows(p_status + 2, candidate, m_pair & (finite.factor == 0))
+        note_bad_rows(p_status + 2, candidate, m_pair & (finite[2] == 0))
+
+
+@triton.jit
+def pair_at(band, place, m_pair):
+    """Return positions, queries and candidates of the pairs at some places of a band."""
+    pair = tl.load(band.pairs + place, mask=m_pair, other=0)
+    position = pair >> 32
+    query = position
+    if band.order is not None:
+        query = tl.load(band.order + position, mask=m_pair, other=0)
+    candidate = pair & 4294967295
+    if band.ids is not None:
+        candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
+    return position, query, candidate
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])
@@ -149,13 +158,7 @@ def rescore(
     for first in range(tl.program_id(0) * _LANES, size, tl.num_programs(0) * _LANES):
         slot = first + tl.arange(0, _LANES)
         m_pair = slot < size
-        pair = tl.load(band.pairs + slot, mask=m_pair, other=0)
-        query = pair >> 32
-        if band.order is not None:
-            query = tl.load(band.order + query, mask=m_pair, other=0)
-        candidate = pair & 4294967295
-        if band.ids is not None:
-            candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
+        _, query, candidate = pair_at(band, slot, m_pair)
         m_pair &= candidate != tl.load(targets.ids + query, mask=m_pair, other=0)
         threshold = tl.load(targets.scores + query, mask=m_pair, other=0.0)
         score, _ = score_pairs(views, query, candidate, threshold, m_pair, num_features, FORM)
@@ -183,12 +186,8 @@ def score_survivors(
         size = tl.minimum(size, tl.load(survivors.cursor))
     m_pair = place < size
     num_features = tl.where(first < size, num_features, 0)
-    pair = tl.load(survivors.pairs + place, mask=m_pair, other=0)
-    query = tl.load(survivors.order + (pair >> 32), mask=m_pair, other=0)
-    candidate = pair & 4294967295
-    if survivors.ids is not None:
-        candidate = tl.load(survivors.ids + candidate, mask=m_pair, other=0)
-    limit = tl.load(survivors.limits + (pair >> 32), mask=m_pair, other=0.0)
+    position, query, candidate = pair_at(survivors, place, m_pair)
+    limit = tl.load(survivors.limits + position, mask=m_pair, other=0.0)
     if p_status is not None:  # every number is checked
         limit = tl.full((_LANES,), float("nan"), tl.float64)
     score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)

@@ -36,11 +36,11 @@ class Totals(NamedTuple):
     begins or ceases to be a multiple of 16.
     """
 
-    carried: Any  # [2, or 3 of a softmax][B] float64
-    rows: Any  # [B] the losses
-    linear: Any  # [B] float64
-    logsumexp: Any  # [B] float64, for a softmax
-    status: Any  # [programs] int64, 1 if a program met a number that is not finite
+    carried: Any = None  # [2, or 3 of a softmax][B] float64
+    rows: Any = None  # [B] the losses
+    linear: Any = None  # [B] float64
+    logsumexp: Any = None  # [B] float64, for a softmax
+    status: Any = None  # [programs] int64, 1 if a program met a number that is not finite
     total: Any = None  # [1] the sum of the losses; None: not needed
     parts: Any = None  # [programs] float64, parts of the total
     finished: Any = None  # [1] int64: number of programs that have finished, 0 before

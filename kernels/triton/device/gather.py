@@ -11,7 +11,14 @@ import triton
 import triton.language as tl
 
 from .arguments import Views, load_as
-from .terms import Query, add_term, load_candidate, load_query, score_of, stored_move
+from .terms import (
+    add_term,
+    load_candidate,
+    load_query,
+    pointers_of,
+    score_of,
+    stored_move,
+)
 
 
 class ListedRows(NamedTuple):
@@ -22,12 +29,6 @@ class ListedRows(NamedTuple):
     index: Any  # [B, num_candidates]
     num_rows: int
     status: Any  # [1] set to 1 if an id was clamped
-
-
-@triton.jit
-def as_row(q):
-    """Return a query's features ``[F]`` as ``[1, F]``."""
-    return Query(q.re[None, :], q.im[None, :], q.w_re[None, :], q.w_im[None, :], q.a[None, :])
 
 
 @triton.jit
@@ -69,11 +70,7 @@ def gather_scores(
         candidate = listed_ids(listed, p_ids, index.step, query, place, num_candidates)
     else:
         candidate = tl.load(p_ids + tl.minimum(place, num_candidates - 1) * index.step)
-    p_q = views.queries.ptr + query * views.queries.row
-    p_c = (views.table.ptr + candidate * views.table.row)[:, None]
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None]
+    p_q, p_c, p_f = pointers_of(views, query, candidate[:, None], FORM)
     bias = tl.zeros((PAIRS,), tl.float32)
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + candidate * views.bias.step, None, tl.float32)
@@ -86,13 +83,12 @@ def gather_scores(
             width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
             p_row += tl.load(out.crops + 2 * i_crop + 1)
         for feature in range(low // FEATURES * FEATURES, width, FEATURES):
-            k = feature + tl.arange(0, FEATURES)
+            k = feature + tl.arange(0, FEATURES)[None, :]
             mask = (k >= low) & (k < width)
             k = k.to(tl.int64)
             q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
-            k = k[None, :]
-            c = load_candidate(p_c, p_f, views, k, mask[None, :], FORM, tl.float32)
-            total = add_term(total, as_row(q), c, FORM, stored_move(FORM))
+            c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
+            total = add_term(total, q, c, FORM, stored_move(FORM))
         low = tl.maximum(low, width)
         score = score_of(tl.sum(total, 1), FORM) + bias
         tl.store(p_row + place, score, mask=place < num_candidates)

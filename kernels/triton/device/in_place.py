@@ -29,7 +29,16 @@ from .arguments import (
     num_norms,
 )
 from .sweep import HUGE, take
-from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
+from .terms import (
+    PRODUCT,
+    add_term,
+    distance_of,
+    is_finite_query,
+    load_candidate,
+    load_query,
+    pointers_of,
+    stored_move,
+)
 
 STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 
@@ -82,11 +91,7 @@ def note_bad_in_place(
     views, p_status, query, row, num_features, FORM: tl.constexpr, TILE: tl.constexpr
 ):
     """Lower ``p_status [3]`` to the least query, candidate and row of the factor that is bad."""
-    p_q = (views.queries.ptr + query * views.queries.row)[:, None]  # [Q, 1]
-    p_c = (views.table.ptr + row * views.table.row)[:, None]  # [C, 1]
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = (views.factor.ptr + row * views.factor.row)[:, None]
+    p_q, p_c, p_f = pointers_of(views, query[:, None], row[:, None], FORM)
     Q: tl.constexpr = TILE.rows
     C: tl.constexpr = TILE.lanes
     bad_query = tl.zeros((Q,), tl.int32)
@@ -98,10 +103,7 @@ def note_bad_in_place(
         k = k.to(tl.int64)[None, :]
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float64)
         c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float64)
-        good = is_finite(q.re) & is_finite(q.im)
-        if FORM.is_rscf:
-            good = good & is_finite(q.w_re) & is_finite(q.w_im) & is_finite(q.a)
-        bad_query |= tl.max((good == 0).to(tl.int32), 1)
+        bad_query |= tl.max((is_finite_query(q) == 0).to(tl.int32), 1)
         bad_row |= tl.max(((is_finite(c.re) & is_finite(c.im)) == 0).to(tl.int32), 1)
         if FORM.has_factor:
             bad_factor |= tl.max((is_finite(c.b) == 0).to(tl.int32), 1)
@@ -157,17 +159,13 @@ def sweep_in_place(
     query = tl.program_id(0) * Q + tl.arange(0, Q)
     m_pair = (query < decider.queries)[:, None] & (lane < num_candidates)[None, :]
     query = tl.minimum(query, decider.queries - 1).to(tl.int64)
-    p_q = (views.queries.ptr + query * views.queries.row)[:, None, None]
-    p_c = (views.table.ptr + row * views.table.row)[None, :, None]
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = (views.factor.ptr + row * views.factor.row)[None, :, None]
+    places = pointers_of(views, query[:, None, None], row[None, :, None], FORM)
     bias = tl.zeros((C,), tl.float32)
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + row * views.bias.step, None, tl.float32)
     zeros = tl.zeros((Q, C, STRIDE), tl.float32), tl.zeros((1, C, STRIDE), tl.float32)
     all_pairs = tl.full((1, 1, 1), True, tl.int1)
-    distance, norm = sum_in_place((p_q, p_c, p_f), views, zeros, all_pairs, num_features, FORM)
+    distance, norm = sum_in_place(places, views, zeros, all_pairs, num_features, FORM)
     above = tl.reshape(norm, (C,))
     p_threshold = decider.thresholds + tl.program_id(0) * (3 * Q)
     decided, facts = (p_threshold, decider.rel), (bias, (above,))

@@ -15,6 +15,7 @@ import triton.language as tl
 from .arguments import NO_NORM, Views, find_last_not_above, load_as
 from .in_place import STRIDE, sum_in_place
 from .sweep import classify
+from .terms import pointers_of
 
 KNOWN_PAIRS = 8  # pairs of a program
 _PAIRS: tl.constexpr = tl.constexpr(KNOWN_PAIRS)
@@ -62,13 +63,10 @@ def count_known(
         nearest = tl.load(index.subset + place, mask=place >= 0, other=-1)
         keep &= nearest == candidate
 
-    p_q = (views.queries.ptr + query * views.queries.row)[:, None, None]
-    p_c = (views.table.ptr + candidate * views.table.row)[:, None, None]
-    p_f = p_c
-    if FORM.has_factor:
-        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None, None]
+    p_q, p_c, p_f = pointers_of(views, query, candidate, FORM)
+    places = p_q[:, None, None], p_c[:, None, None], p_f[:, None, None]
     zero = tl.zeros((_PAIRS, 1, STRIDE), tl.float32)
-    places, m_pair = (p_q, p_c, p_f), keep[:, None, None]
+    m_pair = keep[:, None, None]
     sums = sum_in_place(places, views, (zero, zero), m_pair, num_features, FORM)
     distance = tl.reshape(sums[0], (_PAIRS,))
     norm = tl.reshape(sums[1], (_PAIRS,))

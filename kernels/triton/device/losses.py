@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Form, SplitTile, SweepTile, TileShape, find_last_not_above, load_as
+from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
 from .products import Product, multiply
 from .score_tiles import sum_packed
 from .softplus import LOWEST, log1p_of
@@ -50,26 +50,9 @@ class Variant(NamedTuple):
     """Constants for which a kernel of losses is compiled."""
 
     form: Form
-    tile: TileShape | SweepTile | SplitTile
+    tile: TileShape | SweepTile
     loss: TileLoss
     product: Product | None = None
-
-
-class KeyInputs(NamedTuple):
-    """Labels in a caller's form, and the output of :func:`make_keys`."""
-
-    indptr: Any  # [B + 1]
-    indices: Any  # [positives]
-    keys: Any  # [positives]
-    status: Any  # [FACTS + programs] int64: facts of the labels; 1 if a program met an error
-
-
-class TileScores(NamedTuple):
-    """Scores of a tile."""
-
-    x: Any
-    linear: Any  # sums of rows; junk if no sums are needed
-    m_lane: Any
 
 
 class RowLabels(NamedTuple):
@@ -176,9 +159,10 @@ def finite_or_bad(bias):
 def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
     """Store sums of a tile's binary cross entropies; return slopes, or junk if not needed.
 
-    Positives are walked once, for sums and slopes together.
+    ``scores`` are those of the tile, their sums of rows, or junk if not needed, and a mask of
+    lanes. Positives are walked once, for sums and slopes together.
     """
-    x = scores.x
+    x, linear, m_lane = scores
     row = rows_of_tile(labels, TILE)
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
     place, start, stop, num_keys = first_positive(labels, row, first, num_queries, TILE)
@@ -187,10 +171,10 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: t
     e = tl.exp2(tl.abs(x) * _MINUS_LOG2_E)
     if LOSS.has_sums:
         term = tl.maximum(x, 0.0) + log1p_of(e)
-        total = sum_rows(tl.where(by_lane(scores.m_lane, TILE), term, 0.0), TILE)
-        store_sums(result.sums, row, num_queries, 1, scores.linear, 2)
+        total = sum_rows(tl.where(by_lane(m_lane, TILE), term, 0.0), TILE)
+        store_sums(result.sums, row, num_queries, 1, linear, 2)
         if every != 0.0:
-            total -= every * scores.linear
+            total -= every * linear
     slope = x
     if LOSS.has_slopes:
         weight = weights_of(labels, row, row < num_queries)
@@ -216,7 +200,7 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: t
 @triton.jit
 def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
     """Do :func:`logistic_of` for the softmax: peaks, masses and sums, and scores of targets."""
-    x = scores.x
+    x, linear, m_lane = scores
     row = rows_of_tile(labels, TILE)
     m_row = row < num_queries
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
@@ -225,10 +209,10 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
     is_target = by_lane(lanes_in_tile(TILE), TILE) == by_row(target, TILE)
     slope = x
     if LOSS.has_sums:
-        store_sums(result.sums, row, num_queries, 2, scores.linear, 3)
+        store_sums(result.sums, row, num_queries, 2, linear, 3)
         p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
         tl.store(p_picked, x, mask=is_target)
-        x = tl.where(by_lane(scores.m_lane, TILE), x, float("-inf"))
+        x = tl.where(by_lane(m_lane, TILE), x, float("-inf"))
         peak = tl.maximum(max_rows(x, TILE), LOWEST)  # a finite peak for scores that are all -inf
         mass = sum_rows(tl.exp(x - by_row(peak, TILE)), TILE)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
@@ -274,7 +258,7 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     linear = 0.0
     if LOSS.has_sums:
         linear = sum_rows(tl.where(by_lane(m_lane, TILE), summed, 0.0), TILE)
-    scores = TileScores(x, linear, m_lane)
+    scores = x, linear, m_lane
     if LOSS.is_softmax:
         slope = softmax_of(scores, labels, result, num_queries, TILE, LOSS)
     else:
@@ -292,8 +276,8 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
-def distance_losses(
-    packed,  # ScorePanels
+def tile_losses(
+    rows,  # Factors if the variant has a product, else ScorePanels
     labels,
     result,
     num_queries,
@@ -301,33 +285,24 @@ def distance_losses(
     num_features,
     VARIANT: tl.constexpr,
 ):
-    """Reduce one tile of a chunk of packed candidates."""
+    """Reduce one tile of a chunk of candidates, which are packed or multiplied in place."""
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
+    PRODUCT: tl.constexpr = VARIANT.product
     sizes = num_queries, num_candidates
-    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
-    reduce_tile(score_of(total, FORM), packed.bias, labels, result, sizes, VARIANT)
-
-
-@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
-def product_losses(
-    factors,
-    labels,
-    result,
-    num_queries,
-    num_candidates,
-    num_features,
-    VARIANT: tl.constexpr,
-):
-    """Reduce one tile of a chunk of candidates in place."""
-    sizes = num_queries, num_candidates
-    total = multiply(factors, sizes, num_features, VARIANT.tile, VARIANT.product)
-    reduce_tile(total, factors.bias, labels, result, sizes, VARIANT)
+    if PRODUCT is None:
+        score = score_of(sum_packed(rows.queries, rows.panels, num_features, FORM, TILE), FORM)
+    else:
+        score = multiply(rows, sizes, num_features, TILE, PRODUCT)
+    reduce_tile(score, rows.bias, labels, result, sizes, VARIANT)
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_positives", "num_candidates"])
 def make_keys(
-    positives,
+    p_indptr,  # [B + 1]
+    p_indices,  # [positives]
+    p_keys,  # [positives]
+    p_status,  # [FACTS + programs] int64: facts of the labels; 1 if a program met an error
     bias,
     num_queries,
     num_positives,
@@ -335,8 +310,6 @@ def make_keys(
     LABELS: tl.constexpr,
 ):
     """Write a key of every positive, safe in any case, and whether all positives are valid."""
-    p_indptr = positives.indptr
-    p_status = positives.status
     i_program = tl.program_id(0)
     if i_program == 0:
         tl.store(p_status, num_positives.to(tl.int64))
@@ -349,12 +322,12 @@ def make_keys(
     is_bad = m_row & ((low >= high) | ((o == 0) & (low != 0)))
     is_bad |= m_row & (o == num_queries - 1) & (high != num_positives)
     m_place = o < num_positives
-    id = tl.load(positives.indices + o, mask=m_place, other=0)
+    id = tl.load(p_indices + o, mask=m_place, other=0)
     safe = tl.minimum(tl.maximum(id, 0), num_candidates - 1)
     is_bad |= m_place & (id != safe)
     if bias is not None:
         value = load_as(bias.ptr + safe * bias.step, m_place, tl.float32)
         is_bad |= m_place & (value == float("-inf"))
     row = tl.maximum(find_last_not_above(p_indptr, num_queries, o), 0)
-    tl.store(positives.keys + o, row * num_candidates + safe, mask=m_place)
+    tl.store(p_keys + o, row * num_candidates + safe, mask=m_place)
     tl.store(p_status + _FACTS + i_program, tl.max(is_bad.to(tl.int64), 0))

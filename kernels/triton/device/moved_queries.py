@@ -9,10 +9,10 @@ Cost model: a canonical sine and cosine for every number of a query, 1/N of a sw
 import triton
 import triton.language as tl
 
-from .arguments import is_finite, note_bad_rows, query_planes
+from .arguments import note_bad_rows, query_planes
 from .moves import canonical_cos_sin
 from .pack import FEATURES, ROWS, rows_of
-from .terms import SQUARE, load_query
+from .terms import SQUARE, Query, is_finite_query, load_query, member_of
 
 LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
@@ -29,7 +29,7 @@ def moved_by_one(q, FORM: tl.constexpr):
             im = q.re * sine + q.im * cosine
         else:
             re = q.re + q.a
-    return re, im
+    return Query(re, im, q.w_re, q.w_im, q.a)
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])
@@ -43,7 +43,6 @@ def pack_moved(
 ):
     """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat the row."""
     TOTAL: tl.constexpr = query_planes(FORM)
-    PLANES: tl.constexpr = FORM.planes
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
     o_lane = (o_first % LANES) + tl.arange(0, ROWS)
@@ -52,19 +51,14 @@ def pack_moved(
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
     q = load_query(p_rows, lanes.rows, k.to(tl.int64)[None, :], mask, FORM, tl.float64)
     if lanes.status is not None:
-        is_good = is_finite(q.re) & is_finite(q.im) & is_finite(q.w_re) & is_finite(q.w_im)
-        is_bad = tl.max(((is_good & is_finite(q.a)) == 0).to(tl.int32), 1)
+        is_bad = tl.max((is_finite_query(q) == 0).to(tl.int32), 1)
         note_bad_rows(lanes.status, rows, is_bad > 0)
-    re, im = moved_by_one(q, FORM)
+    moved = moved_by_one(q, FORM)
     p_tile = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
     p_tile += (k * (TOTAL * LANES))[None, :] + o_lane[:, None]
-    tl.store(p_tile, re.to(tl.float32), mask=mask)
-    tl.store(p_tile + PLANES * LANES, q.w_re.to(tl.float32), mask=mask)
-    if PLANES == 2:
-        tl.store(p_tile + LANES, im.to(tl.float32), mask=mask)
-        tl.store(p_tile + 3 * LANES, q.w_im.to(tl.float32), mask=mask)
-    if FORM.has_factor:
-        tl.store(p_tile + 2 * PLANES * LANES, q.a.to(tl.float32), mask=mask)
+    for plane in tl.static_range(TOTAL):
+        values = moved[member_of(FORM, plane)].to(tl.float32)
+        tl.store(p_tile + plane * LANES, values, mask=mask)
 
 
 @triton.jit

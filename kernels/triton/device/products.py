@@ -116,7 +116,7 @@ def multiply(factors, sizes, num_features, TILE: tl.constexpr, PRODUCT: tl.const
 
 @triton.jit(do_not_specialize=["out_row", "num_queries", "num_candidates", "num_features"])
 def product_scores(
-    factors,
+    rows,  # Factors
     p_out,  # [num_queries][out_row]
     out_row,
     num_queries,
@@ -128,8 +128,8 @@ def product_scores(
 ):
     """Store the scores of one tile."""
     sizes = num_queries, num_candidates
-    total = multiply(factors, sizes, num_features, TILE, PRODUCT)
-    store_scores(total, p_out, out_row, sizes, factors.bias, FORM, TILE)
+    total = multiply(rows, sizes, num_features, TILE, PRODUCT)
+    store_scores(total, p_out, out_row, sizes, rows.bias, FORM, TILE)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_others", "num_features"])

@@ -22,7 +22,16 @@ import triton.language as tl
 
 from .arguments import RowView, Views, plane_at, query_planes
 from .sweep import SUM_BLOCK
-from .terms import Candidate, Query, load_candidate, load_query, plus_candidate, slopes_of_both
+from .terms import (
+    Candidate,
+    Query,
+    load_candidate,
+    load_query,
+    member_of,
+    plus_candidate,
+    pointers_of,
+    slopes_of_both,
+)
 
 
 class PullTile(NamedTuple):
@@ -74,18 +83,9 @@ def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
 @triton.jit
 def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
     """Store a query's sums with the sums over the rows of a tile."""
-    tl.store(p_partial, earlier.re + tl.sum(by.re, 0), mask=mask)
-    if FORM.planes == 2:
-        tl.store(p_partial + FEATURES, earlier.im + tl.sum(by.im, 0), mask=mask)
-    if FORM.is_rscf:
-        p_scale = p_partial + FORM.planes * FEATURES
-        tl.store(p_scale, earlier.w_re + tl.sum(by.w_re, 0), mask=mask)
-        if FORM.planes == 2:
-            p_scale = p_partial + 3 * FEATURES
-            tl.store(p_scale, earlier.w_im + tl.sum(by.w_im, 0), mask=mask)
-    if FORM.has_factor:
-        p_move = p_partial + 2 * FORM.planes * FEATURES
-        tl.store(p_move, earlier.a + tl.sum(by.a, 0), mask=mask)
+    for plane in tl.static_range(query_planes(FORM)):
+        total = earlier[member_of(FORM, plane)] + tl.sum(by[member_of(FORM, plane)], 0)
+        tl.store(p_partial + plane * FEATURES, total, mask=mask)
 
 
 @triton.jit
@@ -140,12 +140,8 @@ def pull(
         first_row = i_tile * ROWS
         place = first_row + tl.arange(0, ROWS)
         row = tl.minimum(place, num_rows - 1).to(tl.int64)[:, None]
-        p_c = views.table.ptr + row * views.table.row
-        p_f = p_c
-        if FORM.has_factor:
-            p_f = views.factor.ptr + row * views.factor.row
+        p_q, p_c, p_f = pointers_of(views, first.to(tl.int64), row, FORM)
         c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
-        p_q = views.queries.ptr + first.to(tl.int64) * views.queries.row
         p_slope = pulled.slopes + first.to(tl.int64) * row_of_slopes + first_row
         m_slope = place < num_rows
         m_earlier = m_feature & ((i_tile > first_tile) | (has_earlier > 0))

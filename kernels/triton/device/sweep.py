@@ -73,7 +73,7 @@ def is_swept(tile):
     Data of rows is ``[J, W]``, or ``[M]``; data of lanes is ``[R, L]``, or ``[N]``. Warp w has rows
     from ``w J`` on, and a thread's lanes are neighbours.
     """
-    return hasattr(tile, "bands")
+    return getattr(tile, "bands", 0) > 0
 
 
 @triton.jit

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ...scores import Term
-from .arguments import load_as, plane_at
+from .arguments import is_finite, load_as, plane_at
 from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
 
 PRODUCT: tl.constexpr = tl.constexpr(Term.PRODUCT.number)
@@ -49,6 +49,30 @@ class Candidate(NamedTuple):
     re: Any
     im: Any
     b: Any
+
+
+@triton.constexpr_function
+def member_of(form, plane):
+    """Return the place in a :class:`Query` of a plane of its rows."""
+    return plane if form.planes == 2 else 2 * plane
+
+
+@triton.jit
+def pointers_of(views, query, row, FORM: tl.constexpr):
+    """Return pointers to rows of the queries, and to a row's candidates and factors."""
+    p_q = views.queries.ptr + query * views.queries.row
+    p_c = views.table.ptr + row * views.table.row
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = views.factor.ptr + row * views.factor.row
+    return p_q, p_c, p_f
+
+
+@triton.jit
+def is_finite_query(q):
+    """Return False for queries that hold NaN or infinities; missing members are copies."""
+    is_good = is_finite(q.re) & is_finite(q.im) & is_finite(q.w_re) & is_finite(q.w_im)
+    return is_good & is_finite(q.a)
 
 
 @triton.constexpr_function

@@ -13,11 +13,11 @@ program has threads: 32 lanes, repeated, for several warps that share out the qu
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...operands import Operands
 from ...scores import Score
-from ..device.arguments import SplitTile, SweepTile, TileShape
+from ..device.arguments import SweepTile
 from ..device.split_sweep import SPLIT_FEATURES
 from . import launch as launcher
 
@@ -47,12 +47,15 @@ class CropTile:
     stages: int = 0  # steps of a split sweep in flight
 
     @property
-    def shape(self) -> TileShape | SweepTile | SplitTile:
+    def shape(self) -> SweepTile:
         """Shape for kernels."""
-        size = self.queries, self.candidates
-        if self.bands:
-            return SweepTile(*size, self.bands, self.repeats)
-        return SplitTile(*size, self.stages) if self.stages else TileShape(*size)
+        return SweepTile(self.queries, self.candidates, self.bands, self.repeats, self.stages)
+
+    def launch(self, kernel: Any, num_queries: int, sizes: dict[str, int], **args: Any) -> None:
+        """Launch a program for each tile of some queries and ``num_candidates`` of the sizes."""
+        grid = -(-num_queries // self.queries), -(-sizes["num_candidates"] // self.candidates)
+        options = {"num_warps": self.num_warps, **launcher.capped(self.max_registers)}
+        launcher.launch(kernel, grid, {**args, **sizes}, **options)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Host's side of gradients of a block of pairs, and of lists of pairs in pieces."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,13 +21,22 @@ EXTRA_BYTES = 8 << 20
 ADD_COLUMNS = 128
 
 
-class Accumulators(NamedTuple):
-    """Sums of the gradient of each operand; None if not needed."""
+def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[SlopeFactors]:
+    """Yield ranges of features, the last first, with ``grad [C, ...]`` summed over the crops there.
 
-    queries: Tensor | None  # float32
-    adds: bool  # adds to the gradient of queries; else writes it
-    table: RowSums | None
-    factor: RowSums | None = None
+    A crop adds to its own features, so the sum grows towards the first range.
+    """
+    coefficient = grad[-1]
+    for crop in reversed(range(len(dims))):
+        if crop + 1 < len(dims):
+            coefficient = coefficient + grad[crop]
+        yield SlopeFactors(dims[crop - 1] if crop else 0, dims[crop], coefficient)
+
+
+def over_norms(values: Tensor, norms: Tensor) -> Tensor:
+    """Return ``values / norms``, in the memory of ``norms``; 0 for a norm of 0."""
+    is_zero = norms == 0
+    return torch.div(values, norms, out=norms).masked_fill_(is_zero, 0.0)
 
 
 def row_cap(operands: Operands) -> int:
@@ -41,36 +49,37 @@ def row_cap(operands: Operands) -> int:
 
 
 def add_gradients(
-    operands: Operands, slopes: SlopeFactors, into: Accumulators, arch: int, *, is_first: bool
+    operands: Operands,
+    slopes: SlopeFactors,
+    grad: Tensor | None,
+    of_rows: tuple[RowSums | None, RowSums | None],
+    arch: int,
+    *,
+    is_first: bool,
+    adds: bool,
 ) -> None:
     """Add the gradients of a block, all pairs of queries and candidates, without a bias.
 
-    ``is_first`` marks the first block of the candidates.
+    The gradient of queries, float32, is added to if ``adds``, else written; ``of_rows`` are those
+    of table and factor. ``is_first`` marks the first block of the candidates.
     """
-    if not operands.score.monotone:
-        _add_products(operands, slopes, into, arch, is_first=is_first)
-        return
-    sums = None
-    if into.queries is not None:
-        sums = QuerySums(operands, slopes.low, slopes.high, arch)
-    pull(operands, slopes, sums, (into.table, into.factor), arch, is_first=is_first)
-    if sums is not None and into.queries is not None:
-        sums.finish(into.queries, adds=into.adds)
-
-
-def _add_products(
-    operands: Operands, slopes: SlopeFactors, into: Accumulators, arch: int, *, is_first: bool
-) -> None:
     low, high, coefficient = slopes
+    if operands.score.monotone:
+        sums = None
+        if grad is not None:
+            sums = QuerySums(operands, low, high, arch, grad, adds=adds)
+        pull(operands, slopes, sums, of_rows, arch, is_first=is_first)
+        if sums is not None:
+            sums.finish()
+        return
     queries, rows = operands.queries[:, low:high], operands.table[:, low:high]
     products = Products(queries, rows, precision_of(operands, arch), arch)
-    if into.queries is not None:
-        grad = into.queries[:, low:high]
-        sums = QueryProducts(grad, len(rows), products.product.depth, adds=into.adds)
-        sums.add(products, coefficient, rows)
-        sums.finish()
-    if into.table is not None:
-        total, adds = into.table.target(1, is_first=is_first)
+    if grad is not None:
+        added = QueryProducts(grad[:, low:high], len(rows), products.product.depth, adds=adds)
+        added.add(products, coefficient, rows)
+        added.finish()
+    if of_rows[0] is not None:
+        total, adds = of_rows[0].target(1, is_first=is_first)
         products.multiply(coefficient, queries, total[:, low:high], splits=0, adds=adds)
 
 
@@ -114,17 +123,10 @@ class ListGradients:
             of_rows = rows_of(grad, operands.score, planes)
         launcher.launch(
             kernels.backward_lists,
-            (len(lists.target), -(-(slopes.high - slopes.low) // features)),
+            (len(lists.pieces.target), -(-(slopes.high - slopes.low) // features)),
             {
                 "views": views_of(operands),
-                "lists": IndexLists(
-                    lists.order,
-                    lists.others,
-                    slopes.coefficient,
-                    lists.starts,
-                    lists.owners,
-                    lists.target,
-                ),
+                "lists": lists.pieces._replace(weight=slopes.coefficient),
                 "sums": (
                     Sums(of_rows, self._extra),
                     Sums(None if factor is None else plane_of(factor), self._extra_factor),
@@ -165,11 +167,7 @@ def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
 class PairLists:
     """Pairs of each gradient row, one after the other, in pieces."""
 
-    order: Tensor | None  # [places] pair of each place; None: the place itself
-    others: Tensor  # [places] row of the other side
-    starts: Tensor  # [pieces + 1] first place of each piece
-    owners: Tensor  # [pieces] row that the pairs of a piece share
-    target: Tensor  # [pieces] gradient row, or -1 - extra row where a list has several pieces
+    pieces: IndexLists  # without the weights
     first_extra: Tensor  # [lists + 1]
     ids: Tensor  # [lists] row of each list
     is_cut: bool  # True if a list may have several pieces
@@ -184,8 +182,8 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
     query = piece.div(pieces, rounding_mode="floor")
     starts = query * num_candidates + (piece - query * pieces) * length
     target = ids[:-1] if pieces == 1 else -1 - piece[:-1]
-    others = index.contiguous().view(-1)
-    return PairLists(None, others, starts, query[:-1], target, ids * pieces, ids[:-1], pieces > 1)
+    lists = IndexLists(None, index.contiguous().view(-1), None, starts, query[:-1], target)
+    return PairLists(lists, ids * pieces, ids[:-1], pieces > 1)
 
 
 def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
@@ -197,7 +195,8 @@ def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
     """
     ids, order = index.flatten().sort(stable=True)
     if not len(ids):
-        return PairLists(order, order, ids.new_zeros(1), ids, ids, ids.new_zeros(1), ids, False)
+        lists = IndexLists(order, order, None, ids.new_zeros(1), ids, ids)
+        return PairLists(lists, ids.new_zeros(1), ids, False)
     place = _places(len(ids), ids)
     is_new = torch.ones_like(ids, dtype=torch.bool)
     torch.ne(ids[1:], ids[:-1], out=is_new[1:])
@@ -220,8 +219,8 @@ def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
     owners = ids[first_pair]
     distinct = owners[first_piece[:-2].clamp(max=num_pieces - 1)]
     others = order.div(index.shape[1], rounding_mode="floor")
-    is_cut = pairs > length
-    return PairLists(order, others, starts, owners, target, first_extra[:-1], distinct, is_cut)
+    lists = IndexLists(order, others, None, starts, owners, target)
+    return PairLists(lists, first_extra[:-1], distinct, pairs > length)
 
 
 def _places(count: int, like: Tensor) -> Tensor:

@@ -24,9 +24,12 @@ def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: 
         kernel[grid](**args, **{**DEFAULTS, **options})
 
 
-def capped(registers: int | None) -> dict[str, int]:
-    """Return the option that caps registers: ptxas alone sometimes spills a scalar to save some."""
-    return {"maxnreg": registers} if registers else {}
+def capped(registers: int | None, arch: int = 1) -> dict[str, int]:
+    """Return the option that caps registers: ptxas alone sometimes spills a scalar to save some.
+
+    There is none for AMD and for the interpreter, whose ``arch`` is 0.
+    """
+    return {"maxnreg": registers} if registers and arch else {}
 
 
 def architecture(device: torch.device) -> int:

@@ -11,7 +11,7 @@ from ..device.arguments import Lanes, Norm, RowView
 from ..device.moved_queries import describe_moves, pack_moved
 from ..device.pack import NO_FACTS, PACK_FEATURES, PACK_ROWS, LaneFacts, Panel, pack
 from . import launch as launcher
-from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector_of
+from .views import form_of, packed_planes, plane_of, queries_of, rows_of
 
 
 class Selection(NamedTuple):
@@ -33,16 +33,18 @@ def pack_queries(
     width: int,
     *,
     status: Tensor | None = None,
+    is_stored: bool = False,
 ) -> Tensor:
     """Pack queries for a sweep, ``[tiles][dim][planes][width]``, flat.
 
-    Queries of products are negated; queries that a factor moves are moved as by 1. ``status [1]``,
-    if given, is lowered to the least row with a number that is not finite.
+    Queries of products are negated; queries that a factor moves are moved as by 1; unless they are
+    packed as stored. ``status [1]``, if given, is lowered to the least row with a number that is
+    not finite.
     """
     planes = operands.query_planes
     out = _room(operands.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(operands), status)
-    if operands.score.is_rscf:
+    if operands.score.is_rscf and not is_stored:
         launcher.launch(
             pack_moved,
             _grid(selection, dim, width),
@@ -57,30 +59,9 @@ def pack_queries(
             num_warps=4,
         )
     else:
-        panel = Panel(width, planes, planes, is_negated=not operands.score.monotone)
-        _pack(lanes, selection, dim, panel, out)
+        is_negated = not (is_stored or operands.score.monotone)
+        _pack(lanes, selection, dim, Panel(width, planes, planes, is_negated=is_negated), out)
     return out
-
-
-def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
-    """Pack all queries as stored, ``[tiles][dim][planes][width]``, flat."""
-    planes, selection = operands.query_planes, Selection(len(operands.queries))
-    out = _room(operands.queries, selection, width * dim * planes, width)
-    _pack(selection.of(queries_of(operands)), selection, dim, Panel(width, planes, planes), out)
-    return out
-
-
-class Described(NamedTuple):
-    """Biases of lanes and upper bounds on norms, which packing writes beside rows."""
-
-    out: Tensor  # [panels][2][width], flat
-    norm: Norm
-    bias: Tensor | None = None  # [rows]
-
-    @property
-    def facts(self) -> LaneFacts:
-        """Facts of the lanes, for kernels."""
-        return LaneFacts(self.out, None if self.bias is None else vector_of(self.bias))
 
 
 def pack_candidates(
@@ -91,27 +72,27 @@ def pack_candidates(
     *,
     out: Tensor | None = None,
     status: Tensor | None = None,
-    described: Described | None = None,
+    facts: LaneFacts = NO_FACTS,
+    norm: Norm = Norm.NONE,
 ) -> Tensor:
     """Pack candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
 
-    ``status [2]`` is that of the table's rows and of the factor's rows. ``described`` is for a
-    sweep with queries moved by 1: the factor is then reduced by 1, and the norm is that of the
-    reduced factor.
+    ``status [2]`` is that of the table's rows and of the factor's rows. Biases and bounds of
+    ``norm`` go to ``facts``, for a sweep with queries moved by 1: the factor is then reduced by 1,
+    and the norm is that of the reduced factor.
     """
     planes, total = operands.score.planes, packed_planes(operands)[1]
     if out is None:
         out = _room(operands.table, selection, width * dim * total, width)
-    panel = Panel(width, planes, total)
+    panel = Panel(width, planes, total, norm.value)
     of_table, of_factor = (None, None) if status is None else (status[:1], status[1:])
     table = selection.of(rows_of(operands.table, operands.score), of_table)
     if operands.factor is None:
-        _pack(table, selection, dim, panel, out, described)
+        _pack(table, selection, dim, panel, out, facts)
         return out
-    _pack(table, selection, dim, panel, out)
-    panel = Panel(width, 1, total, first=planes, is_less_one=described is not None)
-    factor = selection.of(plane_of(operands.factor), of_factor)
-    _pack(factor, selection, dim, panel, out, described)
+    _pack(table, selection, dim, panel._replace(norm=Norm.NONE.value), out)
+    panel = panel._replace(planes=1, first=planes, is_less_one=facts.ptr is not None)
+    _pack(selection.of(plane_of(operands.factor), of_factor), selection, dim, panel, out, facts)
     return out
 
 
@@ -126,8 +107,8 @@ def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) 
         return None
     out = room_for_facts(operands, selection.size, PACK_ROWS)
     view, planes = rows_of(operands.queries, operands.score), operands.score.planes
-    panel = Panel(PACK_ROWS, planes, total=0)
-    _pack(selection.of(view), selection, dim, panel, out, Described(out, norm))
+    panel = Panel(PACK_ROWS, planes, total=0, norm=norm.value)
+    _pack(selection.of(view), selection, dim, panel, out, LaneFacts(out, None))
     return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
 
 
@@ -173,20 +154,19 @@ def _pack(
     features: int,
     panel: Panel,
     out: Tensor,
-    described: Described | None = None,
+    facts: LaneFacts = NO_FACTS,
 ) -> None:
-    norm = Norm.NONE if described is None else described.norm
     rows, parts = _grid(selection, features, panel.lanes)
     launcher.launch(
         pack,
-        (rows, 1 if norm else parts),
+        (rows, 1 if panel.norm else parts),
         {
             "lanes": lanes,
             "count": selection.size,
             "num_features": features,
             "p_out": out,
-            "facts": NO_FACTS if described is None else described.facts,
-            "PANEL": panel._replace(norm=norm.value),
+            "facts": facts,
+            "PANEL": panel,
         },
         num_warps=4,
     )

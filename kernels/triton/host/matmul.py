@@ -6,19 +6,12 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
-from ..device.arguments import Form, TileShape
+from ..device.arguments import TileShape, Vector
 from ..device.finish import SUMMED, Splits
-from ..device.products import (
-    Factors,
-    GradTile,
-    Product,
-    Weighted,
-    multiply_slopes,
-    product_scores,
-)
+from ..device.products import Factors, GradTile, Product, Weighted, multiply_slopes
 from . import launch as launcher
-from .configs import MAX_GRID
-from .views import plane_of, vector_of
+from .pull import Owed
+from .views import plane_of
 
 PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candidates
 PROGRAMS = 512  # programs that fill a machine
@@ -35,11 +28,11 @@ GRAD_TILE = GradTile(64, 64)
 class Products:
     """Way of multiplying some queries and a table, which are read in place.
 
-    ``tile``, ``num_warps`` and ``options`` are those of a launch that scores.
+    ``tile`` and ``num_warps`` are those of a launch that scores.
     """
 
     def __init__(self, queries: Tensor, table: Tensor, precision: str, arch: int) -> None:
-        self.queries, self._has_cores = queries, arch > 0
+        self.queries, self._arch = queries, arch
         is_rounded = queries.dtype == torch.bfloat16
         is_even = is_rounded or all(
             it.stride(0) % 4 == 0 and it.stride(1) == 1 and it.data_ptr() % 16 == 0
@@ -54,38 +47,29 @@ class Products:
         self.tile, self.num_warps = product_tile(len(queries), *filled, is_even=multiple > 1)
         # One product of bf16 is short beside the reduction of its scores: two programs fit.
         has_room = arch == 90 and precision == "bf16"
-        self.options = self._capped(LOW_REGISTERS if has_room else PRODUCT_REGISTERS)
+        most = LOW_REGISTERS if has_room else PRODUCT_REGISTERS
+        self._options = launcher.capped(most, arch)
         # On sm_120 either gradient would spill.
         self._registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
         self._is_uneven = arch < 90 and multiple == 1
 
-    def score(self, out: Tensor, table: Tensor, bias: Tensor | None, form: Form) -> None:
-        """Write scores of all pairs into ``out [B, N]`` of column stride 1."""
-        step = MAX_GRID * self.tile.lanes
-        for first in range(0, len(table), step):
-            rows, part = table[first : first + step], slice(first, first + step)
-            launcher.launch(
-                product_scores,
-                (-(-len(self.queries) // self.tile.rows), -(-len(rows) // self.tile.lanes)),
-                {
-                    "factors": self.factors(rows, None if bias is None else bias[part]),
-                    "p_out": out[:, part],
-                    "out_row": out.stride(0),
-                    "num_queries": len(self.queries),
-                    "num_candidates": len(rows),
-                    "num_features": self.queries.shape[1],
-                    "FORM": form,
-                    "TILE": self.tile,
-                    "PRODUCT": self.product,
-                },
-                num_warps=self.num_warps,
-                **self.options,
-            )
-
-    def factors(self, rows: Tensor, bias: Tensor | None) -> Factors:
-        """Return the operands of a launch that scores."""
-        of_bias = None if bias is None else vector_of(bias)
-        return Factors(plane_of(self.queries), plane_of(rows), of_bias)
+    def launch(
+        self, kernel: Any, rows: Tensor, bias: Vector | None, arguments: dict[str, Any]
+    ) -> None:
+        """Launch a kernel that scores some rows of the table."""
+        launcher.launch(
+            kernel,
+            (-(-len(self.queries) // self.tile.rows), -(-len(rows) // self.tile.lanes)),
+            {
+                "rows": Factors(plane_of(self.queries), plane_of(rows), bias),
+                "num_queries": len(self.queries),
+                "num_candidates": len(rows),
+                "num_features": self.queries.shape[1],
+                **arguments,
+            },
+            num_warps=self.num_warps,
+            **self._options,
+        )
 
     def multiply(
         self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
@@ -118,11 +102,8 @@ class Products:
                 "PRODUCT": self.product,
             },
             num_warps=4,
-            **self._capped(registers),
+            **launcher.capped(registers, self._arch),
         )
-
-    def _capped(self, registers: int) -> dict[str, Any]:
-        return launcher.capped(registers if self._has_cores else None)
 
 
 class QueryProducts:
@@ -150,13 +131,12 @@ class QueryProducts:
         self._adds = True
 
     @property
-    def owed(self) -> tuple[Splits, int, int] | None:
-        """Return the splits for kernels, their number, and programs that add them; or None."""
+    def owed(self) -> Owed | None:
+        """Return the splits, for a kernel that adds them; None if there is one."""
         if self.splits == 1:
             return None
-        numbers = self.grad.numel()
         parts = Splits(self._partial, self.grad, self.grad.shape[1])
-        return parts, self.splits, -(-numbers // SUMMED)
+        return Owed(parts, self.splits, -(-self.grad.numel() // SUMMED))
 
     def finish(self) -> None:
         """Add the splits."""

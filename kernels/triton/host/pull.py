@@ -1,12 +1,13 @@
 """Slopes of blocks of pairs carried back by the symmetric pull (device/pull.py)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...operands import Operands
 from ..device import pull as kernels
+from ..device.finish import STRIPE_COLUMNS, Splits
 from ..device.pull import Pulled, PullTile, Striped, Stripes
 from . import launch as launcher
 from .configs import MAX_GRID
@@ -17,7 +18,6 @@ SPLIT_BYTES = 2 << 20  # bytes of sums of rows, if queries are split
 PROGRAMS = 1056  # warps of a machine, with 255 registers per thread
 ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # rows of a lane
 FEATURES = 4  # features of a tile of many rows: fewer need less memory, more exchange less
-ADD_COLUMNS = 128
 _LEAST_SPLIT = 64  # fewest queries of a split
 
 
@@ -32,49 +32,53 @@ class SlopeFactors(NamedTuple):
 class RowSums:
     """Gradient of a chunk's rows: written by the first pull, added to by later pulls.
 
-    Rows in half precision have float32 sums, unless a single pull writes the gradient.
+    Rows in half precision have float32 sums, unless a single pull writes the gradient; so have the
+    splits of the queries.
     """
 
     def __init__(self, grad: Tensor, *, is_single: bool) -> None:
-        self.grad = grad
-        self.splits: int | None = None  # splits of the queries, set by the first pull
+        self.splits, self._grad = 0, grad  # splits of the queries, set by the first pull
         self._is_direct = grad.dtype == torch.float32 or is_single
-        self.total = grad if self._is_direct else grad.to(torch.float32)
-        if not self._is_direct:
-            self.total.zero_()
-        self._partial: Tensor | None = None
+        self._sums = grad[None]
 
     def target(self, splits: int, *, is_first: bool) -> tuple[Tensor, bool]:
         """Return ``[R, G]``, the first of the splits, and whether a pull adds to it."""
-        if self.splits is None:
-            self.splits = splits
-            if splits > 1:
-                shape = splits, *self.grad.shape
-                self._partial = self.grad.new_zeros(shape, dtype=torch.float32)
-        if self._partial is not None:
-            return self._partial[0], not is_first
-        return self.total, not (is_first and self._is_direct)
+        if not self.splits:
+            self.splits, self._is_direct = splits, self._is_direct and splits == 1
+            if not self._is_direct:
+                shape = splits, *self._grad.shape
+                self._sums = self._grad.new_zeros(shape, dtype=torch.float32)
+        return self._sums[0], not is_first
 
     def finish(self) -> None:
         """Bring the sums into the gradient, in the gradient's dtype."""
-        if self._partial is not None:
-            total = self._partial.sum(0)
-            if not self._is_direct:
-                total += self.total
-            self.grad.copy_(total)
-        elif not self._is_direct:
-            self.grad.copy_(self.total)
+        if not self._is_direct:
+            self._grad.copy_(self._sums.sum(0) if self.splits > 1 else self._sums[0])
+
+
+class Owed(NamedTuple):
+    """Parts of the gradient of queries, which one launch adds when all chunks were pulled."""
+
+    parts: Splits | Stripes
+    num_parts: int
+    programs: int
+    striped: Striped | None = None
 
 
 class QuerySums:
     """Partial gradients of a range of features of queries, which programs leave, until added.
 
-    Operands are of one of :func:`blocks_of`, and of the chunk of candidates with most rows.
+    Operands are of one of :func:`blocks_of`, and of the chunk of candidates with most rows. The
+    sums go into ``grad [B, F]``, float32, which holds a part if ``adds``.
     """
 
-    def __init__(self, operands: Operands, low: int, high: int, arch: int) -> None:
+    def __init__(
+        self, operands: Operands, low: int, high: int, arch: int, grad: Tensor, *, adds: bool
+    ) -> None:
         self.tile, self.stripes, self.splits = _cut(operands, low, high, arch)
-        self.low, self.high, self._operands = low, high, operands
+        self.low, self.high, self._grad, self._adds = low, high, grad, adds
+        self._striped = Striped(operands.query_planes, self.tile.features)
+        self._into = queries_of(operands, grad)
         tiles = -(-(high - low) // self.tile.features)
         count = self.stripes * tiles * self.tile.features
         shape = count * operands.query_planes * operands.num_queries
@@ -82,32 +86,27 @@ class QuerySums:
         self.has_any = False
 
     @property
-    def striped(self) -> Striped:
-        """Return the layout of the sums, for kernels."""
-        return Striped(self._operands.query_planes, self.tile.features)
+    def owed(self) -> Owed:
+        """Return the sums of all features, for a kernel that adds them."""
+        parts = Stripes(self.partial, self.high - self.low, self._into)
+        programs = len(self._grad) * -(-self.high // STRIPE_COLUMNS)
+        return Owed(parts, self.stripes, programs, self._striped)
 
-    def stripes_of(self, grad: Tensor) -> Stripes:
-        """Return the sums, and ``grad [B, F]`` into which they go, for kernels."""
-        into = queries_of(self._operands, grad)
-        return Stripes(self.partial, self.high - self.low, into)
-
-    def finish(self, grad: Tensor, *, adds: bool = True) -> None:
-        """Bring the sums into ``grad [B, F]``, float32, which holds a part if ``adds``."""
-        if self.has_any:
-            launcher.launch(
-                kernels.add_stripes,
-                (len(grad), -(-(self.high - self.low) // ADD_COLUMNS)),
-                {
-                    "stripes": self.stripes_of(grad),
-                    "num_stripes": self.stripes,
-                    "first_feature": self.low,
-                    "STRIPED": self.striped,
-                    "COLUMNS": ADD_COLUMNS,
-                    "ADDS": adds,
-                },
-                num_warps=4,
-            )
-            self.has_any = False
+    def finish(self) -> None:
+        """Bring the sums into the gradient."""
+        launcher.launch(
+            kernels.add_stripes,
+            (len(self._grad), -(-(self.high - self.low) // STRIPE_COLUMNS)),
+            {
+                "stripes": self.owed.parts,
+                "num_stripes": self.stripes,
+                "first_feature": self.low,
+                "STRIPED": self._striped,
+                "COLUMNS": STRIPE_COLUMNS,
+                "ADDS": self._adds,
+            },
+            num_warps=4,
+        )
 
 
 def blocks_of(operands: Operands) -> list[slice]:
@@ -146,7 +145,6 @@ def pull(
             splits = of_rows.splits or splits
             targets[i], adds = of_rows.target(splits, is_first=is_first)
     grad, grad_factor = targets
-    options: dict[str, Any] = {"maxnreg": 255} if arch else {}
     launcher.launch(
         kernels.pull,
         (-(-(slopes.high - slopes.low) // tile.features), stripes, splits),
@@ -168,7 +166,7 @@ def pull(
             "TILE": tile._replace(of_queries=sums is not None, adds=adds),
         },
         num_warps=1,
-        **options,
+        **launcher.capped(255, arch),
     )
     if sums is not None:
         sums.has_any = True

@@ -17,12 +17,13 @@ from torch import Tensor
 from ...operands import Operands
 from ..device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from ..device.in_place import Decider, sweep_in_place
+from ..device.pack import LaneFacts
 from ..device.split_sweep import SplitPanels, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
 from . import bounds, configs, layout, split
 from . import launch as launcher
-from .layout import Described, Selection
-from .views import are_rounded, form_of, views_of
+from .layout import Selection
+from .views import bias_of, form_of, views_of
 
 
 class Crop:
@@ -42,9 +43,8 @@ class Crop:
                 raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
         self.operands, self.dim, self.arch, self.allows_nan = operands, dim, arch, allows_nan
         self.device = operands.table.device
-        self.bound = bounds.error_bound(
-            operands.score, dim, are_rounded(operands), operands.has_factor
-        )
+        is_rounded = torch.float64 in (operands.queries.dtype, operands.table.dtype)
+        self.bound = bounds.error_bound(operands.score, dim, is_rounded, operands.has_factor)
         self.rel = self.bound.rel * bounds.ROUND_UP
         self.form = form_of(operands, self.bound.norm)
 
@@ -58,23 +58,16 @@ class Crop:
 
     def score(self, survivors: Survivors, status: Tensor | None = None) -> Tensor:
         """Write canonical scores of pairs, of all features; check rows if there is a status."""
-        count = len(survivors.pairs)
-        launcher.launch(
-            score_survivors,
-            (-(-count // CANONICAL_LANES),),
-            {
-                "views": views_of(self.operands),
-                "survivors": survivors,
-                "p_status": status,
-                "count": count,
-                "num_features": self.dim,
-                "FORM": form_of(self.operands),
-            },
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
+        count, given = len(survivors.pairs), {"survivors": survivors, "p_status": status}
+        self.launch(score_survivors, -(-count // CANONICAL_LANES), count=count, **given)
         scores: Tensor = survivors.scores
         return scores
+
+    def launch(self, kernel: Any, programs: int, **arguments: Any) -> None:
+        """Launch a kernel of canonical scores."""
+        arguments |= {"views": views_of(self.operands), "num_features": self.dim}
+        arguments["FORM"] = form_of(self.operands)
+        launcher.launch(kernel, (programs,), arguments, num_warps=1, enable_fp_fusion=False)
 
     @cached_property
     def _norms(self) -> Tensor | None:
@@ -115,6 +108,7 @@ class Scan:
     def take(self, queries: Tensor, status: Tensor | None) -> None:
         """Pack queries ``[b]``; ``status [3]`` notes bad rows of queries, candidates and factor."""
         self._queries, self._taken, self._status = None, queries, status
+        self._of_rows = None if status is None else status[1:]
         self._queries = self._packed_queries(Selection(len(queries), queries))
 
     def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
@@ -160,16 +154,12 @@ class Scan:
 
     def _packed_candidates(self, selection: Selection) -> Any:
         operands, width = self.operands, self.tile.candidates
-        described = Described(
-            layout.room_for_facts(operands, selection.size, width),
-            self.crop.bound.norm,
-            operands.candidates.whole_bias,
-        )
-        status = None if self._status is None else self._status[1:]
+        room = layout.room_for_facts(operands, selection.size, width)
+        facts, norm = LaneFacts(room, bias_of(operands)), self.crop.bound.norm
         panels = layout.pack_candidates(
-            operands, selection, self.dim, width, status=status, described=described
+            operands, selection, self.dim, width, status=self._of_rows, facts=facts, norm=norm
         )
-        return panels, described.out
+        return panels, room
 
     def _arguments(self) -> dict[str, Any]:
         panels, lanes = self._panels
@@ -177,21 +167,10 @@ class Scan:
         return {"packed": SweepPanels(*rows)}
 
     def _launch(self, size: int, tally: Tally) -> None:
-        tile = self.tile
-        launcher.launch(
-            type(self).kernel,
-            (-(-len(self._taken) // tile.queries), -(-size // tile.candidates)),
-            {
-                **self._arguments(),
-                "tally": tally,
-                "num_candidates": size,
-                "num_features": self.dim,
-                "FORM": self.crop.form,
-                "TILE": tile.shape,
-            },
-            num_warps=tile.num_warps,
-            **launcher.capped(tile.max_registers),
-        )
+        arguments = {**self._arguments(), "tally": tally, "FORM": self.crop.form}
+        sizes = {"num_candidates": size, "num_features": self.dim}
+        kernel, count, shape = type(self).kernel, len(self._taken), self.tile.shape
+        self.tile.launch(kernel, count, sizes, **arguments, TILE=shape)
 
 
 class SplitScan(Scan):
@@ -209,15 +188,12 @@ class SplitScan(Scan):
         self._thresholds = bounds.tiled(rows, self.tile.queries)
 
     def _packed_queries(self, selection: Selection) -> Any:
-        return split.pack_queries(
-            self.operands, selection, self.dim, self.tile.queries, status=self._status
-        )
+        rows, width = self.operands.queries, self.tile.queries
+        return split.pack(rows, selection, self.dim, width, status=self._status, is_negated=True)
 
     def _packed_candidates(self, selection: Selection) -> Any:
-        status = None if self._status is None else self._status[1:]
-        return split.pack_candidates(
-            self.operands, selection, self.dim, self.tile.candidates, status=status
-        )
+        rows, width, bias = self.operands.table, self.tile.candidates, bias_of(self.operands)
+        return split.pack(rows, selection, self.dim, width, status=self._of_rows, bias=bias)
 
     def _arguments(self) -> dict[str, Any]:
         rel = split.split_bound(self.dim).rel * bounds.ROUND_UP

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...operands import Operands
-from ..device.arguments import Lanes
+from ..device.arguments import Vector
 from ..device.pack import PACK_ROWS
 from ..device.split_sweep import (
     SPLIT_FEATURES,
@@ -25,7 +24,7 @@ from ..device.split_sweep import (
 from . import bounds
 from . import launch as launcher
 from .layout import Selection
-from .views import plane_of, vector_of
+from .views import plane_of
 
 CUT = 3 * bounds.UNIT  # error of one product, relative to the largest addend: twice 1.5 units
 _LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, relative to the number
@@ -92,28 +91,18 @@ def norms_of(rows: SplitRows, count: int) -> Tensor:
     return terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
-def pack_queries(
-    operands: Operands, selection: Selection, dim: int, width: int, status: Tensor | None = None
+def pack(
+    rows: Tensor,
+    selection: Selection,
+    dim: int,
+    width: int,
+    *,
+    status: Tensor | None = None,
+    bias: Vector | None = None,
+    is_negated: bool = False,
 ) -> SplitRows:
-    """Pack negated queries in tiles of ``width``, like ``layout.pack_queries``."""
-    lanes = selection.of(plane_of(operands.queries), status)
-    return _pack(lanes, None, (selection.size, dim), width, is_negated=True)
-
-
-def pack_candidates(
-    operands: Operands, selection: Selection, dim: int, width: int, status: Tensor | None = None
-) -> SplitRows:
-    """Pack candidates in panels of ``width``, like ``layout.pack_candidates``."""
-    lanes = selection.of(plane_of(operands.table), status)
-    bias = operands.candidates.whole_bias
-    return _pack(lanes, bias, (selection.size, dim), width, is_negated=False)
-
-
-def _pack(
-    lanes: Lanes, bias: Tensor | None, shape: tuple[int, int], width: int, *, is_negated: bool
-) -> SplitRows:
-    (count, dim), rows = shape, lanes.rows.ptr
-    panels = -(-count // width)
+    """Pack rows in panels of ``width`` lanes, like ``layout.pack_candidates``."""
+    panels = -(-selection.size // width)
     numbers = panels * width * num_steps(dim) * SPLIT_FEATURES
     packed = SplitRows(
         rows.new_empty(numbers, dtype=torch.bfloat16),
@@ -124,10 +113,10 @@ def _pack(
         pack_parts,
         (panels * (width // PACK_ROWS),),
         {
-            "lanes": lanes,
-            "bias": None if bias is None else vector_of(bias),
+            "lanes": selection.of(plane_of(rows), status),
+            "bias": bias,
             "packed": packed,
-            "count": count,
+            "count": selection.size,
             "num_features": dim,
             "LANES": width,
             "IS_NEGATED": is_negated,

@@ -16,20 +16,15 @@ _HEAD = 3 * _WORDS
 class Report:
     """Status that was read."""
 
-    bad_query: int
-    bad_candidate: int
-    bad_factor: int
+    bad_rows: list[int]  # least bad query, candidate and row of the factor
     is_unsorted: bool
     sizes: list[int]
 
     def raise_if_bad(self) -> None:
         """Raise for the first row that holds a number that is not finite."""
-        if self.bad_query != _NO_ROW:
-            raise nonfinite_error("queries", self.bad_query)
-        if self.bad_candidate != _NO_ROW:
-            raise nonfinite_error("candidates", self.bad_candidate)
-        if self.bad_factor != _NO_ROW:
-            raise nonfinite_error("factor", self.bad_factor)
+        for name, row in zip(("queries", "candidates", "factor"), self.bad_rows, strict=True):
+            if row != _NO_ROW:
+                raise nonfinite_error(name, row)
 
 
 class Status:
@@ -37,7 +32,7 @@ class Status:
 
     def __init__(self, num_bands: int, device: torch.device) -> None:
         self._words = torch.zeros(_HEAD + _WORDS * num_bands, dtype=torch.int64, device=device)
-        self.rows = self._words[:3]  # least bad query, candidate and row of the factor
+        self.rows = self._words[:3]  # bad rows
         self.rows.fill_(_NO_ROW)
         self.unsorted = self._words[4:5]
 
@@ -48,5 +43,5 @@ class Status:
 
     def read(self, checks: Checks) -> Report:
         """Wait for the device; deferred checks come first."""
-        bad_query, bad_candidate, bad_factor, *rest = checks.read(self._words)
-        return Report(bad_query, bad_candidate, bad_factor, bool(rest[1]), rest[3::_WORDS])
+        words = checks.read(self._words)
+        return Report(words[:3], bool(words[4]), words[_HEAD::_WORDS])

@@ -1,5 +1,7 @@
 """Tensors in the kernels' form: pointers and strides, and the constants of a score."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,13 +37,9 @@ def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
 
 def views_of(operands: Operands) -> Views:
     """Return the tensors from which pairs are scored, in place."""
-    factor, bias = operands.factor, operands.candidates.whole_bias
-    return Views(
-        queries_of(operands),
-        rows_of(operands.table, operands.score),
-        None if factor is None else plane_of(factor),
-        None if bias is None else vector_of(bias),
-    )
+    factor = None if operands.factor is None else plane_of(operands.factor)
+    table = rows_of(operands.table, operands.score)
+    return Views(queries_of(operands), table, factor, bias_of(operands))
 
 
 def queries_of(operands: Operands, grad: Tensor | None = None) -> RowView:
@@ -62,16 +60,21 @@ def plane_of(rows: Tensor) -> RowView:
     return RowView(rows, row, 0, step)
 
 
-def vector_of(values: Tensor) -> Vector:
-    """View ``[N]`` of any stride."""
-    return Vector(values, values.stride(0))
+def bias_of(operands: Operands) -> Vector | None:
+    """View the biases ``[N]`` of the table's rows, if there are any."""
+    bias = operands.candidates.whole_bias
+    return None if bias is None else Vector(bias, bias.stride(0))
+
+
+def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
+    """Return the widths and the start of each in ``out [C, ...]``, ``[C, 2]``, without waits."""
+    order = torch.empty(len(crops), 2, dtype=torch.int64, device=out.device)
+    for place, row in enumerate(order):
+        row[0].fill_(crops[place])
+        row[1].fill_(place * out.stride(0))
+    return order
 
 
 def packed_planes(operands: Operands) -> tuple[int, int]:
     """Return numbers per feature of a packed query, and of a packed candidate."""
     return operands.query_planes, operands.score.planes + operands.has_factor
-
-
-def are_rounded(operands: Operands) -> bool:
-    """Return True if float32 kernels round stored numbers."""
-    return torch.float64 in (operands.queries.dtype, operands.table.dtype)

@@ -4,7 +4,6 @@ As in test_compile_sweeps.py: launches are recorded, compiled, and their SASS is
 """
 
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,22 +12,17 @@ import torch
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed, LossRows
 from kgfast.kernels.scores import get_score
 from support.flat import operands_of, triton
-from support.triton_code import ARCHS, not_read, on_each_arch, only
+from support.triton_code import ARCHS, compiled, not_read, on_each_arch, only
 
 pytest.importorskip("triton")
 from support import aot
 
-pytestmark = [
-    not_read,
-    pytest.mark.skipif(
-        os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-    ),
-]
+pytestmark = [not_read, compiled]
 
 PULL = {"pull", "add_stripes"}
 OF_PAIRS = {"score_tiles", "product_scores", "multiply_slopes", "gather_scores"}
 OF_PAIRS |= {"backward_lists", "add_pieces"}
-OF_LOSSES = {"make_keys", "distance_losses", "product_losses", "multiply_slopes", "finish"}
+OF_LOSSES = {"make_keys", "tile_losses", "multiply_slopes", "finish"}
 TENSOR_CORES = dict.fromkeys((80, 86, 89, 120), "HMMA") | {90: "HGMMA", 100: "UTCHMMA"}
 slow = pytest.mark.slow
 
@@ -242,7 +236,7 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         # One program of 8 warps fits a multiprocessor with 168 registers a thread, and with 255.
         has_room = get_score(score).root and launch.options["num_warps"] == 8
         assert code.registers <= (255 if has_room else 168), launch
-        if launch.name != "distance_losses":
+        if launch.name != "tile_losses":
             continue
         assert get_score(score).root or code.registers <= 128, launch  # 16 warps a multiprocessor
         is_large = launch.tile.rows > 32
@@ -255,7 +249,7 @@ def check_distances(launches: list, score: str, arch: int) -> None:
         assert slots <= (9 if score.startswith("rscf") else 6.7 if is_large else small)
         around = (code.operations.total() - inner.total()) / pairs
         assert around <= (75 if is_large else 100), around
-    assert seen == {"make_keys", "distance_losses", "finish"}
+    assert seen == {"make_keys", "tile_losses", "finish"}
 
 
 PRODUCTS = [
@@ -285,15 +279,15 @@ def check_products(launches: list, arch: int) -> None:
         seen.add(launch.name)
         code = aot.compile_for(launch, arch)
         assert code.stack == 0, launch
-        if launch.name in ("product_losses", "multiply_slopes"):
+        if launch.name in ("tile_losses", "multiply_slopes"):
             is_small = launch.tile.rows < 64
             name = "HMMA" if is_small else TENSOR_CORES[arch]
             assert code.operations[name] > 0, (launch.name, code.operations)
             assert product_of(launch).precision == "tf32x3"
             assert code.shared <= 96 << 10
-        if launch.name == "product_losses" and arch == 90 and launch.tile.rows >= 64:
+        if launch.name == "tile_losses" and arch == 90 and launch.tile.rows >= 64:
             check_tensor_cores(launch, code)
-    assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
+    assert seen == {"make_keys", "tile_losses", "multiply_slopes", "finish"}
 
 
 def product_of(launch):
@@ -319,9 +313,9 @@ def test_products_of_bf16_numbers_are_one(dtype, batch, dim, arch) -> None:
         code = aot.compile_for(launch, arch)
         assert code.stack == 0, launch
         assert code.shared <= 99 << 10, launch
-        if launch.name not in ("product_losses", "multiply_slopes"):
+        if launch.name not in ("tile_losses", "multiply_slopes"):
             continue
-        is_scored = launch.name == "product_losses"
+        is_scored = launch.name == "tile_losses"
         assert product_of(launch).precision == "bf16"
         assert arch != 90 or not is_scored or code.registers <= 128
         loop = code.busiest
@@ -345,22 +339,19 @@ def check_tensor_cores(launch, code) -> None:
 @pytest.mark.parametrize("batch", [64, pytest.param(33, marks=slow), pytest.param(128, marks=slow)])
 def test_products_of_few_queries_are_made_once(batch) -> None:
     launches = losses_recorded("dot", 90, batch=batch, dim=200)
-    launch = next(it for it in launches if it.name == "product_losses")
+    launch = next(it for it in launches if it.name == "tile_losses")
     check_tensor_cores(launch, aot.compile_for(launch, 90))
 
 
-@pytest.mark.parametrize(
-    ("score", "kernel"), [("rotate", "distance_losses"), ("dot", "product_losses")]
-)
-def test_small_pools_are_cut_into_more_tiles(score, kernel, monkeypatch) -> None:
+@pytest.mark.parametrize("score", ["rotate", "dot"])
+def test_small_pools_are_cut_into_more_tiles(score, monkeypatch) -> None:
     from kgfast.kernels.triton.host import launch as launcher
 
     programs = {}
     for count in (1, 132):
         monkeypatch.setattr(launcher, "num_multiprocessors", lambda device, count=count: count)
-        launch = next(
-            it for it in losses_recorded(score, 90, batch=256, dim=200) if it.name == kernel
-        )
+        launches = losses_recorded(score, 90, batch=256, dim=200)
+        launch = next(it for it in launches if it.name == "tile_losses")
         programs[count] = math.prod(launch.grid)
         assert aot.compile_for(launch, 90).stack == 0
     assert programs[132] >= 2 * programs[1]

@@ -6,7 +6,6 @@ queries are swept packed, few ones in place.
 
 import dataclasses
 import itertools
-import os
 import re
 from unittest.mock import patch
 
@@ -15,19 +14,14 @@ import torch
 
 from kgfast.kernels.scores import get_score
 from support.flat import triton
-from support.triton_code import ARCHS, BATCHES, not_read, on_each_arch, only
+from support.triton_code import ARCHS, BATCHES, compiled, not_read, on_each_arch, only
 
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
 
 from support import aot
 
-pytestmark = [
-    not_read,
-    pytest.mark.skipif(
-        os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-    ),
-]
+pytestmark = [not_read, compiled]
 
 SUM_BLOCK = 64
 STEP = 64  # features that a program takes at a time where it sweeps in place

@@ -4,11 +4,9 @@ Counted are every kernel of this backend, and every operator of torch that compu
 sort as one, though it is several kernels). See docs/reference/losses.md.
 """
 
-import os
 from collections import Counter
 
 import pytest
-import torch
 
 import kgfast
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
@@ -18,20 +16,15 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.run import loss_total, operands_of
-from support.waits import PretendDevice
+from support.triton_code import compiled
+from support.waits import PretendDevice, ids, meta
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
-)
+pytestmark = compiled
 
 B, N, DIM, POSITIVES = 512, 40_943, 200, 5
 BACKEND = "triton"
 PRECISION = "float32"
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def given(score: str, *, has_bias: bool = False, precision: str = PRECISION) -> Operands:
@@ -42,8 +35,7 @@ def given(score: str, *, has_bias: bool = False, precision: str = PRECISION) -> 
 
 
 def labels() -> Bce:
-    indptr, indices = meta(B + 1, dtype=torch.int64), meta(B * POSITIVES, dtype=torch.int64)
-    return Bce(indptr, indices, 0.9, 1e-5)
+    return Bce(ids(B + 1), ids(B * POSITIVES), 0.9, 1e-5)
 
 
 def total_of(score: str, *, has_bias: bool = False, precision=PRECISION) -> PretendDevice:
@@ -67,7 +59,7 @@ def test_a_product_and_its_gradients(launches, precision) -> None:
     """
     device = total_of("dot", precision=precision)
     once = {"make_keys": 1, "finish": 1, "scale": 1}
-    assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
+    assert launches == {**once, "tile_losses": 2, "multiply_slopes": 4}
     assert device.operators == {"sort": 1} | ({"copy_": 3} if precision == "bf16" else {})
     assert device.waits == {"device to host": 1}
 
@@ -79,8 +71,7 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
     checked = launches.copy()
     launches.clear()
     with kgfast.unchecked(), PretendDevice(0) as forward:
-        targets = meta(B, dtype=torch.int64)
-        losses._rows.body(given(score), None, CrossEntropy(targets, 0.1), BACKEND)
+        losses._rows.body(given(score), None, CrossEntropy(ids(B), 0.1), BACKEND)
     assert not forward.waits
     launches.clear()
     with kgfast.unchecked():
@@ -93,12 +84,12 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
 def test_a_distance_and_its_gradients(launches, score) -> None:
     """Two chunks: three launches each, five beside them, eleven in all; queries are packed once."""
     device = total_of(score)
-    chunks = launches["distance_losses"]
+    chunks = launches["tile_losses"]
     assert chunks == 2
     packs = 1 + chunks
     assert launches == {
         **{"make_keys": 1, "finish": 1, "scale": 1},
-        **{"pack": packs, "distance_losses": chunks, "pull": chunks},
+        **{"pack": packs, "tile_losses": chunks, "pull": chunks},
     }
     assert device.operators == {"sort": 1}
     assert device.waits == {"device to host": 1}
@@ -117,7 +108,7 @@ def test_the_gradient_of_a_bias_is_one_launch_a_chunk(launches) -> None:
 def test_a_backward_waits_for_nothing(launches, score) -> None:
     with PretendDevice(0) as device:
         rows, _ = losses._rows.body(given(score), labels(), None, BACKEND)
-        targets = meta(B, dtype=torch.int64)
+        targets = ids(B)
         _, lse = losses._rows.body(given(score), None, CrossEntropy(targets, 0.1), BACKEND)
     assert device.waits == {"device to host": 2}  # one of each
     assert launches["finish"] == 2
@@ -140,11 +131,11 @@ def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDev
     queries, table = meta(B, DIM * planes), meta(K if is_pool else N, DIM * planes)
     sampled = Sampled(meta(B))
     if not is_pool:
-        sampled = Sampled(None, *(meta(B, *it, dtype=torch.int64) for it in ((), (K,))))
+        sampled = Sampled(None, ids(B), ids(B, K))
     loss, need = NegativeLoss(formula, 0.5, None, "mean"), [True, True, False, False, False]
     with PretendDevice(0) as device:
         operands = operands_of(queries, table, score, meta(len(table)))
-        made = negatives._negative_loss.body(operands, sampled, loss, True, BACKEND)
+        made = negatives._negative_loss.body(operands, sampled, loss, BACKEND)
         forward = device.operators.total()
         assert device.waits == {"device to host": 1}
         assert made.raw.shape == (B, width)

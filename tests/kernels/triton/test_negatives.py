@@ -19,13 +19,12 @@ from support.sampled import assert_close
 
 pytest.importorskip("triton")
 from support import aot
-from support.engines import DEVICE, INTERPRETED, examples, on_triton
+from support.engines import DEVICE, examples, on_triton
 from support.interpreter import shuffled_programs
-from support.triton_code import ARCHS
+from support.triton_code import ARCHS, compiled
 
 FORMULAS = ["nssa", "margin", "logistic"]
 PARAMETERS = {"nssa": 0.7, "margin": 1.5, "logistic": 0.0}
-needs_a_compiler = pytest.mark.skipif(INTERPRETED, reason="needs kernels that are not interpreted")
 
 
 class Problem:
@@ -327,14 +326,14 @@ CODE = [
 ]
 
 
-@needs_a_compiler
+@compiled
 @pytest.mark.parametrize(("batch", "width"), [(1, 9_000_000), (600_000, 2)])
 def test_grids_have_as_many_programs_as_an_axis_takes(batch, width) -> None:
     for launch in recorded(90, Problem(pool=False, batch=batch, width=width, dim=1)):
         assert all(programs <= 65535 for programs in launch.grid[1:]), launch
 
 
-@needs_a_compiler
+@compiled
 @pytest.mark.parametrize(
     ("arch", "case"),
     [pytest.param(90, CODE[0])]

@@ -1,6 +1,5 @@
 """Waits of the host for a GPU, counted without one: once a batch."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,23 +15,17 @@ from kgfast.kernels.operands import Known, Operands
 from kgfast.ops.rank import _rank_counts
 from kgfast.ops.run import operands_of
 from kgfast.ops.topk import _topk
-from support.waits import CountsStep, LiveMemory, PretendDevice, RunsBodies, key_of
+from support.triton_code import compiled
+from support.waits import CountsStep, LiveMemory, PretendDevice, RunsBodies, ids, key_of, meta
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
-)
+pytestmark = compiled
 
 NOTHING_FITS = 1 << 40  # a band of this size overflows; a flag of this value is true
 
 
 def operands(batch: int, rows: int = 3000, dim: int = 64, **options) -> Operands:
-    table, queries = torch.empty(rows, dim, device="meta"), torch.empty(batch, dim, device="meta")
-    return operands_of(queries, table, "rotate", **options)
-
-
-def ids(count: int) -> Tensor:
-    return torch.zeros(count, dtype=torch.int64, device="meta")
+    return operands_of(meta(batch, dim), meta(rows, dim), "rotate", **options)
 
 
 def count_ranks(operands: Operands, known: int, subset: Tensor | None = None):
@@ -46,7 +39,7 @@ def count_ranks(operands: Operands, known: int, subset: Tensor | None = None):
 def test_the_operator_waits_once(launches, dims, value) -> None:
     """Also where the index is unsorted and, with the larger value, every band overflows."""
     with PretendDevice(value) as device:
-        bias, subset = torch.empty(3000, device="meta"), torch.arange(2000, device="meta")
+        bias, subset = meta(3000), torch.arange(2000, device="meta")
         counts = count_ranks(operands(300, bias=bias, dims=dims), 5, subset)
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
@@ -164,13 +157,8 @@ def test_no_operator_of_torch_passes_over_the_scores_of_a_step(
     """Neither forward nor backward, masked ones too."""
     batch, width = 100, 50
     with SeesPairs((batch, width), (batch, width + 1)) as device:
-        entity = torch.nn.Parameter(torch.empty(3000, 64, device="meta"))
-        columns = 32 if make is kgfast.RotatE else 64
-        relation = torch.nn.Parameter(torch.empty(7, columns, device="meta"))
-        model = make(entity, relation)
-        triples = torch.zeros(batch, 3, dtype=torch.int64, device="meta")
-        shape = (width,) if is_pool else (batch, width)
-        negatives = torch.zeros(shape, dtype=torch.int64, device="meta")
+        model, triples = trainable(make), ids(batch, 3)
+        negatives = ids(width) if is_pool else ids(batch, width)
         mask = torch.empty(batch, width, dtype=torch.bool, device="meta")
         device.waits.clear()
         with kgfast.unchecked():
@@ -181,23 +169,21 @@ def test_no_operator_of_torch_passes_over_the_scores_of_a_step(
 
 def trainable(make, count: int = 3000):
     """Return a model whose tables train."""
-    entity = torch.nn.Parameter(torch.empty(count, 64, device="meta"))
     columns = 32 if make is kgfast.RotatE else 64
-    return make(entity, torch.nn.Parameter(torch.empty(7, columns, device="meta")))
+    return make(*(torch.nn.Parameter(meta(*shape)) for shape in ((count, 64), (7, columns))))
 
 
 def conve(count: int = 3000):
     model = kgfast.ConvE.init(7, 7, dim=64, embedding_height=8, seed=0).to("meta")
-    model.bias = torch.nn.Parameter(torch.empty(count, device="meta"))
-    return model.with_entity(torch.nn.Parameter(torch.empty(count, 64, device="meta")))
+    model.bias = torch.nn.Parameter(meta(count))
+    return model.with_entity(torch.nn.Parameter(meta(count, 64)))
 
 
 def sampled(*shape: int, loss=losses.nssa):
     """Return a loss of negatives of a shape."""
 
     def run(model, triples, sparse):
-        negatives = torch.zeros(shape, dtype=torch.int64, device="meta")
-        return loss(model, triples, negatives, sparse=sparse)
+        return loss(model, triples, ids(*shape), sparse=sparse)
 
     return run
 
@@ -214,7 +200,7 @@ def croppable():
     """RotatE with filters and three crops."""
     model = kgfast.RSCF(kgfast.RotatE.init(7, 7, dim=32, seed=0), seed=0)
     model = kgfast.MED(model, dims=[8, 16, 32]).to("meta")
-    return model.with_entity(torch.nn.Parameter(torch.empty(3000, 64, device="meta")))
+    return model.with_entity(torch.nn.Parameter(meta(3000, 64)))
 
 
 MED_POOL, MED_LISTS = sampled(500, loss=losses.med), sampled(100, 50, loss=losses.med)
@@ -241,12 +227,10 @@ def test_a_step_has_no_more_kernels_and_operators_than_it_had(launches, name) ->
     make, loss, sparse, most = STEPS[name]
     model = make() if make in (conve, croppable) else trainable(make)
     with CountsStep() as device:
-        triples = torch.zeros(100, 3, dtype=torch.int64, device="meta")
+        triples = ids(100, 3)
         with kgfast.unchecked():
             value = loss(model, triples, sparse)
             value.backward()
-    inputs = device.seen.pop("zeros")
-    assert inputs == 1 + (loss not in (bce, cross_entropy))
     assert not device.waits
     assert (launches.total(), device.seen.total()) <= most, (launches, device.seen)
     assert device.seen.total() <= most[1], device.seen
@@ -269,7 +253,7 @@ def test_a_loss_over_all_candidates_makes_one_gradient_of_the_table(
     else:
         model = trainable({"complex": kgfast.ComplEx, "rotate": kgfast.RotatE}[name], count=count)
     with LiveBodies(1) as memory:
-        triples = torch.zeros(20, 3, dtype=torch.int64, device="meta")
+        triples = ids(20, 3)
         with kgfast.unchecked():
             loss(model, triples, sparse).backward()
     table = model.entity.numel() * 4
@@ -295,7 +279,7 @@ def test_a_step_can_be_captured(launches, make, loss, sparse) -> None:
     model = make() if make in (conve, croppable) else trainable(make)
     without_values(model, fake := FakeTensorMode())
     with fake, LiveBodies(1) as device:
-        triples = torch.zeros(100, 3, dtype=torch.int64, device="meta")
+        triples = ids(100, 3)
         stay = []
         for _ in range(2):
             before = device.alive()

@@ -1,7 +1,5 @@
 """Memory of a call beside its operands and results, counted without a GPU."""
 
-import os
-
 import pytest
 import torch
 
@@ -13,26 +11,14 @@ from kgfast.ops import losses, scores
 from kgfast.ops.rank import _rank_counts
 from kgfast.ops.run import loss_total, operands_of
 from kgfast.ops.topk import _topk
-from support.waits import LiveMemory
+from support.triton_code import compiled
+from support.waits import LiveMemory, ids, meta
 
 pytest.importorskip("triton")
-pytestmark = [
-    pytest.mark.usefixtures("launches"),
-    pytest.mark.skipif(
-        os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
-    ),
-]
+pytestmark = [pytest.mark.usefixtures("launches"), compiled]
 
 MOST = 64 << 20
 BACKEND = "triton"
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def ids(count: int) -> torch.Tensor:
-    return meta(count, dtype=torch.int64)
 
 
 def operands(score: str, shape: tuple[int, int, int], dtype=torch.float32, **options) -> Operands:
