@@ -87,7 +87,7 @@ def save(
     --------
     >>> import tempfile
     >>> import kgfast
-    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> model = kgfast.TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(model, f"{folder}/people", entities=["ann", "bob", "eve"], relations=["knows"])
     ...     run = kgfast.load_run(f"{folder}/people")
