@@ -165,10 +165,9 @@ def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -
     if is_eager and (divisor is None or (is_full and operands.num_queries)):
         call = operands, loss, None if divisor is None else float(divisor), backend
         return cast(Tensor, _Eager.apply(*tensors, *call))  # type: ignore[no-untyped-call]
-    if isinstance(loss, Bce):
-        rows = _rows(operands, loss, None, backend)[0]
-    else:
-        rows = _rows(operands, None, loss, backend)[0]
+    of_bce = loss if isinstance(loss, Bce) else None
+    softmax = None if isinstance(loss, Bce) else loss
+    rows = _rows(operands, of_bce, softmax, backend)[0]
     return rows if divisor is None else rows.sum() / divisor
 
 

@@ -115,9 +115,6 @@ def indexed_scores(
 def _scores(
     operands: Operands, index: Tensor | None, sparse: bool, besides: Tensor | None, backend: str
 ) -> Tensor:
-    shape = _shape(operands, index)
-    if not (shape[-1] and shape[-2]):
-        return common.empty_scores(operands.queries, shape)
     if index is not None:
         index = safe_ids("index", index, len(operands.table)).contiguous()
     check_moves(operands)
@@ -152,14 +149,7 @@ def _backward(
     if need[2] and operands.bias is not None:
         of_bias = bias_gradient_of(grad, index, operands.bias)
     made, nothing = Gradients(), torch.empty(0, dtype=torch.int64, device=grad.device)
-    if not grad.numel():
-        table, factor = operands.table[:0] if sparse else operands.table, operands.factor
-        made = Gradients(
-            torch.zeros_like(operands.queries) if needed.queries else None,
-            torch.zeros_like(table) if needed.table else None,
-            torch.zeros_like(factor) if factor is not None and needed.factor else None,
-        )
-    elif any(needed):
+    if any(needed):
         rows = NamedRows(besides) if sparse else None
         made = get_backend(backend).backward(operands, grad, index, need=needed, rows=rows)
     ids = nothing if made.ids is None or not need[1] else made.ids
