@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
 from .device.arguments import Out
-from .device.products import product_scores
 from .device.score_tiles import ScorePanels, score_tiles
 from .host import configs
 from .host import launch as launcher
@@ -49,9 +48,9 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
         constants = {"FORM": form, "TILE": products.tile, "PRODUCT": products.product}
         width = configs.MAX_GRID * products.tile.lanes
         for j in range(0, len(operands.table), width):
-            part = operands.of_rows(slice(j, j + width))
-            into = {"p_out": out[0, :, j:], "out_row": out.stride(1), **constants}
-            products.launch(product_scores, part.table, bias_of(part), into)
+            part, rest = operands.of_rows(slice(j, j + width)), out[..., j:]
+            into = {"out": Out(rest, out.stride(1), None, 1), **constants}
+            products.launch(score_tiles, part.table, bias_of(part), into)
         return
     tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
@@ -71,10 +70,11 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
                 score_tiles,
                 len(part.queries),
                 {**sizes, "num_features": max(crops)},
-                packed=ScorePanels(packed, panels, bias_of(part)),
+                rows=ScorePanels(packed, panels, bias_of(part)),
                 out=Out(out[:, i:, j:], out.stride(1), order, len(crops)),
                 FORM=form,
                 TILE=tile.shape,
+                PRODUCT=None,
             )
 
 

@@ -19,7 +19,6 @@ import triton.language as tl
 
 from .arguments import RowView, Vector, load_as
 from .pull import narrow
-from .score_tiles import store_scores
 
 
 class Product(NamedTuple):
@@ -112,24 +111,6 @@ def multiply(factors, sizes, num_features, TILE: tl.constexpr, PRODUCT: tl.const
         c = load_factor(p_c + k * table_step, mask, AS_STORED)
         total = add_product(total, q, tl.trans(c), PRECISION)
     return total
-
-
-@triton.jit(do_not_specialize=["out_row", "num_queries", "num_candidates", "num_features"])
-def product_scores(
-    rows,  # Factors
-    p_out,  # [num_queries][out_row]
-    out_row,
-    num_queries,
-    num_candidates,
-    num_features,
-    FORM: tl.constexpr,
-    TILE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-):
-    """Store the scores of one tile."""
-    sizes = num_queries, num_candidates
-    total = multiply(rows, sizes, num_features, TILE, PRODUCT)
-    store_scores(total, p_out, out_row, sizes, rows.bias, FORM, TILE)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_others", "num_features"])

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .arguments import Vector, load_as
+from .products import multiply
 from .sweep import SUM_BLOCK, add_packed, flat, new_sums, tile_of
 from .terms import score_of, stored_move
 
@@ -55,20 +56,24 @@ def store_scores(total, p_out, row_stride, shape, bias, FORM: tl.constexpr, TILE
 
 @triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
 def score_tiles(
-    packed,
+    rows,  # Factors if there is a product, else ScorePanels
     out,
     num_queries,
     num_candidates,
     num_features,
     FORM: tl.constexpr,
     TILE: tl.constexpr,
+    PRODUCT: tl.constexpr,
 ):
     """Store the scores of a tile, of every crop; of all features if there are no crops."""
     MOVE: tl.constexpr = stored_move(FORM)
     shape = num_queries, num_candidates
-    bias = packed.bias
-    if out.crops is not None:
-        tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    bias = rows.bias
+    if PRODUCT is not None:
+        total = multiply(rows, shape, num_features, TILE, PRODUCT)
+        store_scores(total, out.ptr, out.row, shape, bias, FORM, TILE)
+    elif out.crops is not None:
+        tile = tile_of(rows.queries, rows.panels, num_features, FORM, TILE)
         total = new_sums(TILE)
         part = new_sums(TILE)
         feature = 0
@@ -84,5 +89,5 @@ def score_tiles(
             p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
             store_scores(flat(total + part, TILE), p_crop, out.row, shape, bias, FORM, TILE)
     else:
-        total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
+        total = sum_packed(rows.queries, rows.panels, num_features, FORM, TILE)
         store_scores(flat(total, TILE), out.ptr, out.row, shape, bias, FORM, TILE)

@@ -72,15 +72,15 @@ def pack_candidates(
     *,
     out: Tensor | None = None,
     status: Tensor | None = None,
-    facts: LaneFacts = NO_FACTS,
-    norm: Norm = Norm.NONE,
+    described: tuple[LaneFacts, Norm] = (NO_FACTS, Norm.NONE),
 ) -> Tensor:
     """Pack candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
 
-    ``status [2]`` is that of the table's rows and of the factor's rows. Biases and bounds of
-    ``norm`` go to ``facts``, for a sweep with queries moved by 1: the factor is then reduced by 1,
-    and the norm is that of the reduced factor.
+    ``status [2]`` is that of the table's rows and of the factor's rows. If ``described`` has facts,
+    biases and bounds of a norm go there, for a sweep with queries moved by 1: the factor is then
+    reduced by 1, and the norm is that of the reduced factor.
     """
+    facts, norm = described
     planes, total = operands.score.planes, packed_planes(operands)[1]
     if out is None:
         out = _room(operands.table, selection, width * dim * total, width)

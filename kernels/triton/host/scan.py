@@ -155,9 +155,9 @@ class Scan:
     def _packed_candidates(self, selection: Selection) -> Any:
         operands, width = self.operands, self.tile.candidates
         room = layout.room_for_facts(operands, selection.size, width)
-        facts, norm = LaneFacts(room, bias_of(operands)), self.crop.bound.norm
+        described = LaneFacts(room, bias_of(operands)), self.crop.bound.norm
         panels = layout.pack_candidates(
-            operands, selection, self.dim, width, status=self._of_rows, facts=facts, norm=norm
+            operands, selection, self.dim, width, status=self._of_rows, described=described
         )
         return panels, room
 

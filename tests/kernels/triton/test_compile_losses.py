@@ -20,8 +20,7 @@ from support import aot
 pytestmark = [not_read, compiled]
 
 PULL = {"pull", "add_stripes"}
-OF_PAIRS = {"score_tiles", "product_scores", "multiply_slopes", "gather_scores"}
-OF_PAIRS |= {"backward_lists", "add_pieces"}
+OF_PAIRS = {"score_tiles", "multiply_slopes", "gather_scores", "backward_lists", "add_pieces"}
 OF_LOSSES = {"make_keys", "tile_losses", "multiply_slopes", "finish"}
 TENSOR_CORES = dict.fromkeys((80, 86, 89, 120), "HMMA") | {90: "HGMMA", 100: "UTCHMMA"}
 slow = pytest.mark.slow

@@ -151,7 +151,7 @@ def test_a_pool_is_scored_once_and_read_once(launches, score, formula) -> None:
     device, forward = negatives_of(score, formula, is_pool=True)
     made = {"negative_rows": 1, "negative_slopes": 1}
     if score == "dot":
-        made |= {"product_scores": 1, "multiply_slopes": 2}
+        made |= {"score_tiles": 1, "multiply_slopes": 2}
     else:
         made |= {"pack": 2, "score_tiles": 1, "pull": 1, "add_stripes": 1}
     assert launches == made

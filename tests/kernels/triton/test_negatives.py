@@ -311,7 +311,7 @@ def recorded(arch, problem: Problem, dim: int = 100) -> list:
         if not is_pool:  # the host reads ids
             made = made._replace(ids=problem.ids)
         kernels.gradients(operands, problem.loss, made, grad, need, bias=is_pool)
-    own = "negative_rows", "negative_slopes", "gather_scores", "score_tiles", "product_scores"
+    own = "negative_rows", "negative_slopes", "gather_scores", "score_tiles"
     return [launch for launch in launches if launch.name in own]
 
 
@@ -354,6 +354,6 @@ def test_what_is_added_to_a_sweep_costs_little_and_does_not_spill(arch, case) ->
         if arch == "gfx942":
             continue
         # 168: three programs of four warps on a multiprocessor, as with 160
-        assert code.registers <= (240 if launch.name == "product_scores" else 168), launch.name
+        assert code.registers <= (240 if launch.args.get("PRODUCT") else 168), launch.name
         if launch.name == "negative_slopes" and case == CODE[0]:
             assert code.operations.total() <= 62 * 8  # 8 pairs a thread
