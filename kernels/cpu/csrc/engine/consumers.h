@@ -107,10 +107,11 @@ inline void count(const SweepJob& job, const Threshold& t, const Costs<N>& costs
     append(job, t.slot, costs.first, costs.valid & ~decided, worker);
 }
 
-// Answers for the costs of query `position` in a crop.
+// Answers for the costs of query `position` in a crop. A call of it is 1 % of a rank of l1 on AVX2.
 template <int N>
-inline void take(const SweepJob& job, int64_t crop, int64_t position, const Costs<N>& costs,
-                 Worker& worker) {
+__attribute__((always_inline)) inline void take(const SweepJob& job, int64_t crop,
+                                                int64_t position, const Costs<N>& costs,
+                                                Worker& worker) {
   const int64_t row = crop * job.num_queries + position;
   if (job.question == Question::count) {
     for (int64_t i = job.first_threshold[row]; i < job.first_threshold[row + 1]; ++i)

@@ -192,7 +192,9 @@ struct Deciding {
 
   static void take(const SweepJob& job, const PanelFacts& facts, int64_t crop, const V* totals,
                    int64_t position, float past, Worker& worker) {
-    if (is_monotone<Score> && lanes_past<Score>(totals, past)) return;
+    // To count is as cheap as to ask first, and at places spread evenly the answer is mostly no.
+    const bool asks = is_monotone<Score> && job.question != Question::count;
+    if (asks && lanes_past<Score>(totals, past)) return;
     const AbsoluteError& error = job.errors[crop * job.num_queries + position];
     const V rel = Simd::set1(job.crops[crop].rel);
     const V absolute = Simd::set1(error.base + error.slope * worker.norms[crop]);
