@@ -184,9 +184,7 @@ def _labels_of(
         device.make_keys,
         (programs,),
         {
-            "p_indptr": loss.indptr,
-            "p_indices": loss.indices,
-            "p_keys": keys,
+            "labels": device.PositiveIds(loss.indptr, loss.indices, keys),
             "p_status": words,
             "bias": bias_of(operands),
             "num_queries": operands.num_queries,

@@ -109,7 +109,7 @@ class RSCF(Wrapper):
         self._check_side(side)
         widths = sorted({self._checked(dim) for dim in dims})
         with no_autocast(self.entity.device):
-            queries = self._filtered(anchors, relations, side, widths)
+            queries = self._filtered(anchors, relations, side, widths).unbind()
         return [queries[widths.index(dim)] for dim in dims]
 
     def _filtered(

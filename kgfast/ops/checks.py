@@ -59,7 +59,7 @@ def check_index(
         check_device(name, index, like, whose)
 
 
-def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> None:
+def check_int(name: str, value: object, low: int | None = None, high: int | None = None) -> None:
     """Check that a value is an int, of at least ``low`` and at most ``high``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int; got {shown(value)}")

@@ -55,6 +55,14 @@ class Variant(NamedTuple):
     product: Product | None = None
 
 
+class PositiveIds(NamedTuple):
+    """Positives of all rows, and memory for their keys."""
+
+    indptr: Any  # int64 [B + 1]
+    ids: Any  # int64 [positives]
+    keys: Any  # int64 [positives]
+
+
 class RowLabels(NamedTuple):
     """Facts of rows that a loss reads. A label is ``every``, plus ``positive`` at positives."""
 
@@ -299,9 +307,7 @@ def tile_losses(
 
 @triton.jit(do_not_specialize=["num_queries", "num_positives", "num_candidates"])
 def make_keys(
-    p_indptr,  # [B + 1]
-    p_indices,  # [positives]
-    p_keys,  # [positives]
+    labels,  # PositiveIds
     p_status,  # [FACTS + programs] int64: facts of the labels; 1 if a program met an error
     bias,
     num_queries,
@@ -317,17 +323,17 @@ def make_keys(
         tl.store(p_status + 2, tl.zeros((), tl.int64))
     o = i_program.to(tl.int64) * LABELS + tl.arange(0, LABELS)
     m_row = o < num_queries
-    low = tl.load(p_indptr + o, mask=m_row, other=0)
-    high = tl.load(p_indptr + o + 1, mask=m_row, other=1)
+    low = tl.load(labels.indptr + o, mask=m_row, other=0)
+    high = tl.load(labels.indptr + o + 1, mask=m_row, other=1)
     is_bad = m_row & ((low >= high) | ((o == 0) & (low != 0)))
     is_bad |= m_row & (o == num_queries - 1) & (high != num_positives)
     m_place = o < num_positives
-    id = tl.load(p_indices + o, mask=m_place, other=0)
+    id = tl.load(labels.ids + o, mask=m_place, other=0)
     safe = tl.minimum(tl.maximum(id, 0), num_candidates - 1)
     is_bad |= m_place & (id != safe)
     if bias is not None:
         value = load_as(bias.ptr + safe * bias.step, m_place, tl.float32)
         is_bad |= m_place & (value == float("-inf"))
-    row = tl.maximum(find_last_not_above(p_indptr, num_queries, o), 0)
-    tl.store(p_keys + o, row * num_candidates + safe, mask=m_place)
+    row = tl.maximum(find_last_not_above(labels.indptr, num_queries, o), 0)
+    tl.store(labels.keys + o, row * num_candidates + safe, mask=m_place)
     tl.store(p_status + _FACTS + i_program, tl.max(is_bad.to(tl.int64), 0))

@@ -25,6 +25,7 @@ PACKED_BYTES = 40 << 20  # packed queries and candidates together
 QUERY_BYTES = 16 << 20  # most bytes of packed queries among these
 LANE_BYTES = 8  # a packed candidate's bias and norm
 SPLIT_LANE_BYTES = 16  # a split candidate's bias and norms
+GEFORCE = (86, 89, 120)
 FEW_QUERIES = 16  # rows of the smallest tile
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates per query
@@ -94,21 +95,25 @@ def filled_tile(operands: Operands, arch: int) -> CropTile:
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:
-    """Return True if tensor cores sweep: dot products of many queries, on NVIDIA."""
-    return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES
+    """Return True if tensor cores sweep: dot products of many queries, on data centres' GPUs.
+
+    A split sweep makes three products in bfloat16, whose peak is 15 and 16 times that of float32 on
+    H100 and A100, but 2 times on GeForce RTX 3090, 4090 and 5090 (NVIDIA's whitepapers; 4 times on
+    workstation cards of the same architectures, where it could save a quarter at most).
+    """
+    return not score.monotone and arch >= 80 and arch not in GEFORCE and num_queries > FEW_QUERIES
 
 
 def split_tile(num_queries: int, arch: int) -> CropTile:
     """Return the tile of a split sweep: 32 KiB of shared memory per stage, or 24 KiB.
 
-    Only data centres' GPUs have the memory for four stages. On sm_120 nothing spills uncapped.
-    Predicted clocks of a step of the smaller on an H100: 1,024, all of them bytes of the L2 cache.
-    If rows of a product are queries, 8 warps take 1,712 (17 barriers, products made twice, one
-    program per multiprocessor); 4 warps spill 48 bytes.
+    Only data centres' newer GPUs have the memory for four stages. Predicted clocks of a step of the
+    smaller on an H100: 1,024, all of them bytes of the L2 cache. If rows of a product are queries,
+    8 warps take 1,712 (17 barriers, products made twice, one program per multiprocessor); 4 warps
+    spill 48 bytes.
     """
     stages = 4 if arch in (90, 100, 103) else 3
-    registers = SPLIT_REGISTERS if arch < 120 else None
-    return CropTile(64 if num_queries <= 64 else 128, 128, 8, registers, stages=stages)
+    return CropTile(64 if num_queries <= 64 else 128, 128, 8, SPLIT_REGISTERS, stages=stages)
 
 
 def in_place_tile(score: Score, num_queries: int, arch: int) -> CropTile:
