@@ -1,4 +1,4 @@
-"""The README is short and its code runs; the commands of docs/how-to/train.md exist."""
+"""The README is short, its code runs, and its links lead to the page that a reader needs."""
 
 import json
 import re
@@ -17,7 +17,7 @@ TRAIN = (ROOT / "docs" / "how-to" / "train.md").read_text()
 
 def test_it_is_short_and_says_first_how_to_rank_measure_and_test():
     lines = README.splitlines()
-    assert len(lines) <= 95
+    assert len(lines) <= 90
     first = "\n".join(lines[:40])
     for name in ("kgfast.rank()", "python benchmarks/eval_mem.py", "pytest tests/kernels"):
         assert name in first
@@ -31,6 +31,54 @@ def test_who_ran_out_of_memory_finds_the_page_in_two_clicks(page):
     (first,) = re.findall(r"\[Find your program\]\((.*?)\)", README)
     assert README.index(first) == README.index("docs/")  # the first link of all
     assert f"({page}.md)" in (ROOT / first).read_text()
+
+
+def clicks(path, words=""):
+    """List the files to which text links of a page lead, those in lines that hold the words.
+
+    A picture is no such link: its own links, if it has any, work on a built site alone.
+    """
+    text = "\n".join(line for line in path.read_text().splitlines() if words in line)
+    links = re.findall(r"(?<!!)\[[^\[\]]+\]\(([^)#\s]+)", text)
+    return [(path.parent / link).resolve() for link in links if "://" not in link]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("19.99 GiB", "how-to/med_rscf"),  # the reports of users, in their order
+        ("fragmented", "explanation/reports"),
+        ("dense labels", "reference/losses"),
+        ("TracIn", "how-to/influence"),
+        ("7.45 GiB", "how-to/heads"),
+        ("GT-SSL", "how-to/paths"),
+        ("PyKEEN", "tutorials/pykeen"),
+    ],
+)
+def test_a_user_finds_the_page_in_two_clicks(words, page):
+    """The words are the user's: the first click is in a line of README that holds them."""
+    goal = ROOT / "docs" / f"{page}.md"
+    first = clicks(ROOT / "README.md", words)
+    assert goal in first or any(goal in clicks(page, words) for page in first), first
+
+
+def test_every_page_is_two_clicks_from_the_readme():
+    first = clicks(ROOT / "README.md")
+    pages = [page for page in first if page.suffix == ".md"]
+    reached = {*first, *(link for page in pages for link in clicks(page))}
+    assert set((ROOT / "docs").rglob("*.md")) - reached == set()
+
+
+def test_the_readme_says_what_a_gpu_has_shown():
+    section = README.split("## On a GPU\n")[1].split("\n## ")[0].lower()
+    cases = (ROOT / "benchmarks" / "results" / "h200-cases.jsonl").read_text().splitlines()
+    checks = [row for row in map(json.loads, cases) if row["step"] == "checks"]
+    compared = [row for row in checks if "relative_error" not in row]
+    equal = sum("error" not in row for row in compared)
+    assert f"{equal} of {len(compared)} comparisons" in section
+    (within,) = re.findall(r"within ([\d.]+e-\d) of float64", section)
+    assert max(row.get("relative_error", 0.0) for row in checks) <= float(within)
+    assert "never timed" in section
 
 
 def test_the_code_runs(monkeypatch):

@@ -95,9 +95,11 @@ def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
     assert call(*arguments).returncode == 0
     assert call(*arguments, "--check").returncode == 0
     text = page.read_text()
-    assert text.startswith("before\n<!-- results:begin -->\n| | ")
+    assert text.startswith("before\n<!-- results:begin -->\nThe graph is synthetic")
     assert text.endswith("<!-- results:end -->\nafter\n")
-    assert "filtered evaluation, RotatE, dim 8: memory beyond the inputs" in text
+    queries = json.loads(file.read_text())["rows"][0]["kgfast"]["queries"]
+    row = f"| filtered evaluation of {queries:,} queries, RotatE, dim 8: memory beyond the inputs |"
+    assert row in text
     (graph,) = {row["synthetic_graph"] for row in json.loads(file.read_text())["rows"]}
     assert f"; synthetic graph {graph}" in measured.stdout
     assert f"Fingerprint of the synthetic graph: `{graph}`." in text
@@ -175,23 +177,54 @@ def test_a_row_says_which_peer_wins(write, made):
     assert "| 0.50x: faiss Flat wins | 1.50x |" in text
 
 
-def test_the_readme_has_rows_of_one_machine(write, made, monkeypatch):
-    memory = {"benchmark": "eval_mem", "dim": 7, "kgfast": {"bytes": 100}}
-    memory |= {"formula": {"batch": 128, "pykeen": 5000}}
-    write("cpu-eval-mem.json", memory)
+@pytest.fixture
+def readme(write, made):
+    """Return the lines of README's table; its first row is written."""
+    memory = {"benchmark": "eval_mem", "dim": 7, "kgfast": {"bytes": 10_000, "queries": 12}}
+    memory |= {"formula": {"batch": 128, "pykeen": 5_000_000}}
+    write("cpu-eval-mem.json", memory | {"graph": {"entities": 9_000, "known_triples": 40}})
+    return lambda: [line for line in made("readme").splitlines() if line.startswith("|")][2:]
 
-    def table():
-        return [line for line in made("readme").splitlines() if line.startswith("|")]
 
-    assert len(table()) == 3
-    write("cpu-peers-speed.json", peers_row(), peers_row(batch=64), peers_row(threads=2))
-    lines = table()
-    assert len(lines) == 5
-    assert lines[3].startswith("| the best 10 by `dot` with an index, 5,000 x 7, normal, 1 query, ")
-    assert lines[3].endswith("| **1.0 s** | faiss Flat | 3.00x | 1.50x |")
+def test_the_readme_has_rows_of_one_machine(write, readme, monkeypatch):
+    assert len(readme()) == 1
+    trained = [
+        peers_row(table="trained", run="a", times_index={"faiss Flat": times}) for times in (2, 4)
+    ]
+    write("cpu-peers-speed.json", peers_row(), peers_row(batch=64), peers_row(threads=2), *trained)
+    (_, row) = readme()
+    assert row.startswith("| the 10 best of 5,000 random rows of 7 numbers by `dot`, 1 query, ")
+    told = "| **1.0 s** | 3.0 s: faiss Flat, without BLAS | 3.0x; trained tables: 2.0x to 4.0x |"
+    assert row.endswith(told)
     monkeypatch.setitem(ABOUT, "machine", ABOUT["machine"] | {"isa": "another"})
     write("cpu-peers-speed.json", peers_row())
-    assert len(table()) == 3
+    assert len(readme()) == 1
+
+
+def test_the_readme_compares_with_pykeen_at_its_best(write, readme):
+    """Beside the batch of users who ran out of memory."""
+    (row,) = readme()
+    assert row.endswith(
+        "| 5.00 MB: PyKEEN, 128 queries and all entities at once, by formula | 500.0x |"
+    )
+    whole = {"benchmark": "eval_speed", "section": "whole", "entities": 9_000, "dim": 7}
+    whole |= {"queries": 12, "extrapolated": False, "batch": 6}
+    timed = {"kgfast, planted, L2": 2.0, "matmul + compare, L2": 1.0}
+    rows = [
+        whole | {"contender": name, "seconds": {"median": seconds}}
+        for name, seconds in timed.items()
+    ]
+    pykeen = {"contender": "PyKEEN's evaluator, L2", "seconds": {"median": 50}, "note": "guessed"}
+    pykeen |= {"batch_size": 4, "slice_size": 1_000, "extrapolated": True}
+    write("cpu-eval-speed.json", *rows, whole | pykeen)
+    memory, time = readme()
+    least = 8 * 4 * 1_000 * 7 + 3 * 4 * 40  # one complex tensor, and three masks of known triples
+    assert (
+        f"| {least / 1e3:.0f} kB: PyKEEN, 4 queries and slices of 1,000 entities (5.00 MB: "
+        in memory
+    )
+    assert memory.endswith(f"| {least / 10_000:.1f}x |")
+    assert "(PyKEEN, 4 queries and slices of 1,000: ~50 s, guessed) | 0.5x: the peer wins |" in time
 
 
 def test_pages_name_the_instruction_set_of_their_times():

@@ -1,21 +1,20 @@
-"""The block of README.md: one table of at most twelve rows, of one machine.
+"""The block of README.md: one table of at most six rows, of one machine.
 
-The machine is the one of the picture. A row has kgfast's measure, the best peer's as a multiple of
-kgfast's, and the bare loop's (`lib/bare_loop.cpp`). Extrapolated numbers have a ``~``.
+The machine is the one of the picture. A row says what was measured, kgfast's number, and the best
+peer's with its options, so that it can be read alone. Extrapolated numbers have a ``~``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from lib.naive import formula_bytes
 from lib.pages import packages
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows, synthetic_graphs
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
-MOST_ROWS = 12
+MOST_ROWS = 6
 FILES = ("eval-speed", "peers-speed", "train-speed")
-COUNTERS = LABELS | {"matmul + compare": "matmul + compare"}  # peers that count ranks
 EVALUATIONS = ("kgfast, planted", "matmul + compare", "PyKEEN's evaluator")
 PER_ROW = (  # negatives of each triple's own
     "kgfast, negatives per row",
@@ -23,29 +22,23 @@ PER_ROW = (  # negatives of each triple's own
     "plain torch, negatives per row, tuned, compiled",
     "pykeen",
 )
-STEPS = {"plain torch, tuned": "torch, tuned", "plain torch, tuned, compiled": "torch.compile"}
+STEPS = {"plain torch, tuned": "torch", "plain torch, tuned, compiled": "torch.compile"}
 COLUMNS: Columns = (
-    (" ", "{what}"),
+    ("measured", "{what}"),
     ("kgfast:", "**{ours}**"),
-    ("peer", "{peer}"),
-    ("times kgfast:", "{times}"),
-    ("bare loop:", "{loop}"),
+    ("the best peer, at its best setting of those tried", "{peer}"),
+    ("the peer takes:", "{times}"),
 )
-LEGEND = (
-    "*Times kgfast* says how many times as long (or as much memory) a peer takes on the same CPU: "
-    "below 1 the peer wins, and ~ is extrapolated from a part or by formula. The peer of a time is "
-    "the fastest of those tried that approximate nothing, in float32. The "
-    "[bare loop](benchmarks/lib/bare_loop.cpp) in C++ computes all scores and counts them.",
-    "Lines that name no data use a synthetic graph of WN18RR's size: 40,943 entities and 6,268 "
-    "filtered queries. Its tables of RotatE are planted: they fit the graph; normal tables hold "
-    "random numbers. Both cores work where a line does not say one thread. A single query gains "
-    "only with an [index](docs/how-to/prepared.md). That page, "
-    "[losses](docs/reference/losses.md#measured) and [speed](docs/reference/speed.md) have more, "
-    "with the rows that peers win; also [trained models](docs/reference/results.md) and "
-    "[the state of the GPU kernels](docs/reference/gpu.md).",
+GRAPH = (
+    "The graph is synthetic, with {graph[entities]:,} entities (WN18RR has 40,943), and RotatE's "
+    "tables fit it. Both cores work where a row does not say one thread. Peers compute in float32, "
+    "and approximate nothing. [Speed](docs/reference/speed.md), "
+    "[losses](docs/reference/losses.md#measured) and [indexes](docs/how-to/prepared.md) have more "
+    "rows, with those that peers win."
 )
-NEAREST = (
-    "the best {k} by `{score}` with an index, {entities:,} x {dim}, {table}, {queries}, one thread"
+WHEEL = (
+    " Where torch is installed, pip installs the wheel in {install_beyond_torch_s:.1f} s, by "
+    "`{command}`; `pip install .` compiles it first."
 )
 
 
@@ -57,40 +50,10 @@ def block(folder: Path) -> str:
     rows = [*pictured, *(row for row in rows if engine_of(row) == engine_of(pictured[0]))]
     lines = list(_lines(rows))
     assert len(lines) <= MOST_ROWS
-    legend = [f"- {line}" for line in (*LEGEND, " ".join(_conditions(rows))) if line]
-    return "\n".join([*markdown(COLUMNS, lines), "", *legend, "", _source(rows)])
-
-
-def _conditions(rows: Rows) -> Iterator[str]:
-    """Yield PyKEEN's fastest evaluation, and times of random tables."""
-    if whole := _whole_rows(rows):
-        ours, _, theirs = whole.values()
-        times = f"~{_median(theirs) / _median(ours):,.0f}x"
-        batch, entities, dim = theirs["batch_size"], theirs["entities"], theirs["dim"]
-        size = theirs["slice_size"] or entities
-        graph = next(row["graph"] for row in rows if row["benchmark"] == "eval_mem")
-        held = human_bytes(formula_bytes("pykeen", batch, size, dim, graph["known_triples"]))
-        yield (
-            "PyKEEN's memory is for 128 queries at once, the batch of users who ran out of memory. "
-            f"Its fastest options of those tried, {batch} queries and slices of {size:,} rows, "
-            f"need {held} by the same formula. PyKEEN's RotatE has the L2 norm: its evaluator "
-            f"takes {times} for the second row's task, {theirs['note']}."
-        )
-    counts = [row for row in rows if row.get("section") == "rotate"]
-    times = [
-        [row["times_kgfast"] for row in counts if (row["contender"], row["table"]) == key]
-        for key in (("compile", "random"), ("bare", "random"))
-    ]
-    if all(times):
-        first, second = (_spread(it) for it in times)
-        yield (
-            "In random tables of RotatE kgfast can abandon few candidates early: for 128 queries "
-            f"torch.compile takes {first} as long as kgfast, and the bare loop {second}."
-        )
-
-
-def _spread(times: Sequence[float]) -> str:
-    return f"{min(times):.1f} to {max(times):.1f} times"
+    about = cell_of(pictured[0], GRAPH)
+    wheel = folder / "wheel.json"
+    install = cell_of(json.loads(wheel.read_text()), WHEEL) if wheel.exists() else ""
+    return "\n".join([about, "", *markdown(COLUMNS, lines), "", _source(rows) + install])
 
 
 def _source(rows: Rows) -> str:
@@ -109,85 +72,114 @@ def _lines(rows: Rows) -> Iterator[dict[str, str]]:
         name: [row for row in rows if row["benchmark"] == name]
         for name in ("eval_mem", "eval_speed", "peers_speed", "train_speed")
     }
-    yield from _memory(max(by["eval_mem"], key=lambda row: int(row["dim"])))
-    yield from _whole(by["eval_speed"])
+    whole = _whole_rows(by["eval_speed"])
+    yield _memory(max(by["eval_mem"], key=lambda row: int(row["dim"])), whole)
+    yield from _whole(whole)
     yield from _ranks(by["eval_speed"])
     yield from _nearest(by["peers_speed"])
-    steps = "training step, RotatE, dim {dim}, {batch} triples x {negatives} shared negatives"
-    pools = [row for row in by["train_speed"] if row["contender"] not in PER_ROW]
-    yield from _steps(pools, steps)
+    yield from _steps([row for row in by["train_speed"] if row["contender"] not in PER_ROW])
 
 
-def _line(what: str, ours: str, peer: str = "", times: str = "", loop: str = "") -> dict[str, str]:
-    return {"what": what, "ours": ours, "peer": peer, "times": times, "loop": loop}
-
-
-def _memory(row: Row) -> Iterator[dict[str, str]]:
-    what = cell_of(row, "filtered evaluation, RotatE, dim {dim}: memory beyond the inputs")
-    ours, theirs = row["kgfast"]["bytes"], row["formula"]["pykeen"]
-    peer = cell_of(row, "PyKEEN, {formula[batch]} queries at once, by formula")
-    yield _line(what, human_bytes(ours), peer, f"~{theirs / ours:,.0f}x")
+def _line(what: str, ours: str, peer: str, times: float) -> dict[str, str]:
+    longer = f"{times:.2g}x" if times < 1 else f"{times:,.1f}x"
+    lost = ": the peer wins" if times < 1 else ""
+    return {"what": what, "ours": ours, "peer": peer, "times": longer + lost}
 
 
 def _whole_rows(rows: Rows) -> dict[str, Row]:
     """Return the widest evaluations by the L2 norm; nothing unless all were timed."""
     rows = [row for row in rows if row.get("section") == "whole"]
     dim = max((row["dim"] for row in rows), default=0)
-    found = {name: find(rows, "whole", f"{name}, L2", dim=dim) for name in EVALUATIONS}
-    timed = {name: row for name, row in found.items() if row}
-    return timed if len(timed) == len(EVALUATIONS) else {}
+    timed = {name: find(rows, "whole", f"{name}, L2", dim=dim) for name in EVALUATIONS}
+    chosen = {name: row for name, row in timed.items() if row}
+    return chosen if len(chosen) == len(EVALUATIONS) else {}
 
 
-def _whole(rows: Rows) -> Iterator[dict[str, str]]:
-    if whole := _whole_rows(rows):
-        ours, theirs, _ = whole.values()
-        what = f"filtered evaluation, RotatE with the L2 norm, dim {ours['dim']}: time"
-        times = f"{_median(theirs) / _median(ours):.1f}x"
-        yield _line(what, median(ours), "matmul + compare", times)
+def _memory(row: Row, whole: dict[str, Row]) -> dict[str, str]:
+    """Compare with PyKEEN's formula: at its fastest options, if these were timed, and at 128."""
+    ours, large = row["kgfast"]["bytes"], row["formula"]["pykeen"]
+    at_once = cell_of(row, "{formula[batch]} queries and all entities at once")
+    least, peer = large, f"{human_bytes(large)}: PyKEEN, {at_once}, by formula"
+    if whole:
+        batch, slices = _options(whole)
+        known = row["graph"]["known_triples"]
+        least = formula_bytes("pykeen", batch, slices, row["dim"], known)
+        peer = f"{human_bytes(least)}: PyKEEN, {batch} queries and slices of {slices:,} entities"
+        peer = f"{peer} ({human_bytes(large)}: {at_once}), both by formula"
+    what = "filtered evaluation of {kgfast[queries]:,} queries, RotatE, dim {dim}: memory"
+    return _line(cell_of(row, f"{what} beyond the inputs"), human_bytes(ours), peer, least / ours)
+
+
+def _options(whole: dict[str, Row]) -> tuple[int, int]:
+    """Return the queries and the entities at once of PyKEEN's fastest evaluation."""
+    fastest = whole["PyKEEN's evaluator"]
+    return fastest["batch_size"], fastest["slice_size"] or fastest["entities"]
+
+
+def _whole(whole: dict[str, Row]) -> Iterator[dict[str, str]]:
+    if whole:
+        ours, theirs, pykeen = whole.values()
+        what = "filtered evaluation of {queries:,} queries, RotatE by L2, dim {dim}: time"
+        peer = f"{median(theirs)}: torch, a product of matrices for each {theirs['batch']} queries"
+        batch, slices = _options(whole)
+        peer += f" (PyKEEN, {batch} queries and slices of {slices:,}: {median(pykeen)}"
+        peer += f", {pykeen['note']})"
+        times = _median(theirs) / _median(ours)
+        yield _line(cell_of(ours, what), median(ours), peer, times)
 
 
 def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
-    """Yield counts at the largest width: of planted tables, of one query, and of dot."""
-    for section, table in (("rotate", "planted"), ("single", "planted"), ("dot", "normal")):
-        own = [row for row in of_section(rows, section) if row["contender"] == "kgfast"]
-        own = [row for row in own if row["table"] == table]
-        for row in own[-1:]:
-            work = {name: row[name] for name in ("table", "dim", "batch")}
-            found = {name: find(rows, section, name, **work) for name in (*COUNTERS, "bare")}
-            timed = {name: it["times_kgfast"] for name, it in found.items() if it}
-            loop = f"{timed.pop('bare'):.2f}x" if "bare" in timed else ""
-            peer = min(timed, key=timed.__getitem__)
-            score = "dot" if section == "dot" else "RotatE"
-            what = f"ranks, {score}, dim {row['dim']}, {_queries(row['batch'])}"
-            yield _line(what, median(row), COUNTERS[peer], f"{timed[peer]:.1f}x", loop)
+    """Yield counts of RotatE at the largest width: of many queries, and of one."""
+    for section in ("rotate", "single"):
+        planted = [row for row in of_section(rows, section) if row["table"] == "planted"]
+        for ours in [row for row in planted if row["contender"] == "kgfast"][-1:]:
+            same = [row for row in planted if row["dim"] == ours["dim"] and row["seconds"]]
+            best = min((row for row in same if row["contender"] in LABELS), key=_median)
+            what = f"ranks of {_queries(ours['batch'])}, RotatE, dim {ours['dim']}: time"
+            peer = f"{median(best)}: {LABELS[best['contender']]}{_chunks(best)}"
+            yield _line(what, median(ours), peer, best["times_kgfast"])
+
+
+def _chunks(row: Row) -> str:
+    whole = row.get("chunk", 0) >= row["entities"]
+    chunk = ", all entities at once" if whole else ", chunks of {chunk:,} entities"
+    return cell_of(row, chunk)
 
 
 def _nearest(rows: Rows) -> Iterator[dict[str, str]]:
-    """Yield the best k by one thread: dot of a random table, and a trained table of each score."""
-    alone = [row for row in rows if row["threads"] == 1]
-    random = [row for row in alone if row["score"] == "dot" and "run" not in row]
-    chosen = [row for row in random if row["batch"] in (1, 64)]
-    single = [row for row in alone if row["table"].startswith("trained") and row["batch"] == 1]
-    single.sort(key=lambda row: row["times_index"][row["best_peer"]], reverse=True)
-    chosen += {row["score"]: row for row in single}.values()  # the closest race of each score
-    for row in sorted(chosen, key=lambda row: ("run" in row, row["score"], row["batch"])):
-        times: Mapping[str, Any] = row["times_index"]
-        what = cell_of({**row, "queries": _queries(row["batch"])}, NEAREST)
-        ours, peer = human_seconds(row["seconds"]["index"]["median"]), row["best_peer"]
-        loop = f"{times['bare loop']:.2f}x" if "bare loop" in times else ""
-        yield _line(what, ours, peer, f"{times[peer]:.2f}x", loop)
+    """Yield the 10 best of one query by one thread; trained tables as a range beside the times."""
+    alone = [row for row in rows if row["threads"] == 1 and row["batch"] == 1]
+    trained = [_closest(row) for row in alone if row["table"].startswith("trained")]
+    for row in [row for row in alone if row["score"] == "dot" and "run" not in row][:1]:
+        what = "the {k} best of {entities:,} random rows of {dim} numbers by `{score}`, 1 query"
+        what = cell_of(row, f"{what}, an index, one thread: time")
+        name, seconds = row["best_peer"], row["seconds"]
+        setting = row["options"].get(name)
+        peer = f"{human_seconds(seconds[name]['median'])}: {name}"
+        peer += f", {setting}" if setting else ""
+        line = _line(what, human_seconds(seconds["index"]["median"]), peer, _closest(row))
+        if trained:
+            line["times"] += f"; trained tables: {min(trained):.1f}x to {max(trained):.1f}x"
+        yield line
 
 
-def _steps(rows: Rows, what: str) -> Iterator[dict[str, str]]:
+def _closest(row: Row) -> float:
+    return float(row["times_index"][row["best_peer"]])
+
+
+def _steps(rows: Rows) -> Iterator[dict[str, str]]:
     """Yield the fastest step of kgfast and the fastest of a peer."""
     timed = [row for row in rows if row["seconds"]]
-    own = [row for row in timed if row["contender"].startswith("kgfast")]
-    others = [row for row in timed if row not in own]
-    if own and others:
-        fastest, best = (min(them, key=_median) for them in (own, others))
+    kinds: tuple[list[Row], list[Row]] = [], []
+    for row in timed:
+        kinds[not row["contender"].startswith("kgfast")].append(row)
+    if all(kinds):
+        fastest, best = (min(them, key=_median) for them in kinds)
+        what = "training step, RotatE, dim {dim}, {batch} triples x {negatives:,} shared negatives"
         peer = STEPS.get(best["contender"], best["contender"])
-        times = f"{_median(best) / _median(fastest):.1f}x"
-        yield _line(cell_of(fastest, what), median(fastest), peer, times)
+        peer = cell_of(best, f"{median(best)}: {peer}, {{rows_at_once}} triples at once")
+        times = _median(best) / _median(fastest)
+        yield _line(cell_of(fastest, f"{what}: time"), median(fastest), peer, times)
 
 
 def _median(row: Row) -> float:
