@@ -31,7 +31,7 @@ PLACES = {
     "path_star": "examples/path_star/README.md",
     "pykeen": "docs/tutorials/pykeen.md",
     "sampled": "docs/explanation/sampled_vs_exact.md",
-    "versions": "CONTRIBUTING.md",
+    "versions": "docs/reference/stability.md",
     "wheel": "docs/index.md",
 }
 COMMANDS = """# Command line

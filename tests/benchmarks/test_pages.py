@@ -227,6 +227,20 @@ def test_the_readme_compares_with_pykeen_at_its_best(write, readme):
     assert "(PyKEEN, 4 queries and slices of 1,000: ~50 s, guessed) | 0.5x: the peer wins |" in time
 
 
+def test_an_environment_names_the_versions_that_differ(made, tmp_path):
+    """If its packages are those of the environment before."""
+    versions = {"a": {"x": "1"}, "b": {"x": "1", "y": "2"}, "c": {"x": "3", "y": "2"}}
+    rows = [
+        ABOUT | {"environment": name, "parts": {"tests": "passed"}, "versions": packages}
+        for name, packages in versions.items()
+    ]
+    path = tmp_path / "results" / "versions.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"rows": rows}))
+    ends = [line.rpartition(": ")[2] for line in made("versions").splitlines()[-3:]]
+    assert ends == ["x 1.", "x 1, y 2.", "as b, but for x 3."]
+
+
 def test_pages_name_the_instruction_set_of_their_times():
     pages = [path for it in ("*.md", "docs/*/*.md", "examples/*/*.md") for path in ROOT.glob(it)]
     where = re.compile(r"^`.+?` on (.+), 20\d\d-\d\d-\d\d")

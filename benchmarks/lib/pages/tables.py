@@ -300,6 +300,14 @@ def _versions(rows: Rows) -> Iterator[str]:
         ],
     )
     yield ""
+    before: Row = {"versions": {}}
     for row in rows:
         told = "- *{environment}*, {date:.10}, {machine[name]} with {machine[isa]}: "
-        yield f"{cell_of(row, told)}{packages(row['versions'])}."
+        versions, earlier = row["versions"], before["versions"]
+        if versions.keys() == earlier.keys():  # as those of newest and locked are
+            told += f"as {before['environment']}, but for "
+            versions = {
+                name: versions[name] for name in versions if versions[name] != earlier[name]
+            }
+        yield f"{cell_of(row, told)}{packages(versions)}."
+        before = row
