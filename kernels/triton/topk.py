@@ -2,14 +2,16 @@
 
 In a pass of queries, float32 scores of a stripe give k good candidates of each query. Their worst
 canonical score is a limit: the k-th best score cannot be below. Spans of candidates are swept
-against the limits with the certified bound of the ranks (host/scan.py). Survivors get canonical
-scores and are merged into the best so far by (score, id), and the limits rise. The length of a span
-is such that typical limits leave a quarter of a band, so spans grow during the pass.
+against the limits with the certified bound of the ranks (host/scan.py). Survivors are sorted by
+query, get canonical scores and are merged into the best so far by (score, id) (device/best.py), and
+the limits rise. The length of a span is such that typical limits leave a quarter of a band, so
+spans grow during the pass.
 
 Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs per query,
-and as many merges, with sorts of the whole band. Memory: 24 MiB of packed operands, 8 MiB of
-stripe, 1 MiB of band, and 20 MiB to sort it. The host waits once, and for each span of queries with
-more pairs than a band holds, which are swept again; the least span always fits.
+and as many merges, with a sort of the whole band. Memory: 40 MiB of packed operands, 8 MiB of
+stripe before, 1 MiB of band, 4 MiB to sort it, 4 MiB of the best. The host waits once, and for each
+span of queries with more pairs than a band holds, which are swept again; the least span always
+fits.
 """
 
 from collections.abc import Iterator
@@ -20,22 +22,21 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..operands import Known, Lists, Operands, Prepared
+from .device.best import ENTRIES, NO_LANE, Best, BestOut, merge_best
 from .device.canonical import Survivors
 from .host import launch as launcher
 from .host.scan import Crop, scan_of
 from .host.status import Report, Status
 from .listed import list_topk
-from .pairwise import BLOCK_PAIRS, fill_scores
+from .pairwise import BLOCK_PAIRS, CANDIDATE_BYTES, fill_scores
 
 BAND_PAIRS = 1 << 17
 LEAST_BAND = 1 << 12  # pairs that are sorted, if no more are expected
-PACKED_BYTES = 24 << 20  # packed operands
+PACKED_BYTES = 40 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
-STRIPE_BYTES = 16 << 20  # bytes of the rows of a stripe
+STRIPE_BYTES = CANDIDATE_BYTES  # of the rows of a stripe, which are then scored by one launch
 MOST_QUERIES = 1024  # most queries of a pass
-LANE = 0xFFFFFFFF
-_LARGEST = 2**63 - 1
-_MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
+_NO_PAIR = 2**63 - 1  # after all pairs
 
 
 def topk(
@@ -65,15 +66,15 @@ def _find(
     ids: Tensor,
 ) -> None:
     """Find all crops: enqueue everything, wait once, then raise or repeat."""
-    excluded, k = _excluded_keys(operands.candidates, known), scores.shape[2]
+    excluded = _excluded_keys(operands.candidates, known)
     band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=operands.table.device)
     passes, num_bands = [], 1
-    for dim, crop_scores, crop_ids in zip(operands.crops, scores, ids, strict=True):
+    for dim, *out in zip(operands.crops, scores, ids, strict=True):
         crop = Crop(operands, dim, arch, allows_nan=checks.allows_nan)
-        job = _TopkJob(crop, k, excluded, band)
+        job = _TopkJob(crop, (out[0], out[1]), excluded, band)
         for first in range(0, operands.num_queries, job.height):
-            part = slice(first, min(first + job.height, operands.num_queries))
-            one = _Pass(job, part, num_bands, (crop_scores[part], crop_ids[part]))
+            queries = slice(first, min(first + job.height, operands.num_queries))
+            one = _Pass(job, queries, num_bands)
             num_bands += len(one.spans)
             passes.append(one)
     status = Status(num_bands, band.device)
@@ -94,22 +95,26 @@ def _excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
     if subset is not None:
         places = torch.searchsorted(subset, lanes).clamp_(max=len(subset) - 1)
-        lanes = torch.where(subset[places] == lanes, places, LANE)
+        lanes = torch.where(subset[places] == lanes, places, NO_LANE)
     return ((rows << 32) | lanes).sort().values
 
 
 class _TopkJob:
     """One crop of a batch: the data that passes share."""
 
-    def __init__(self, crop: Crop, k: int, excluded: Tensor | None, band: Tensor) -> None:
-        self.crop, self.k, self.excluded, self.band = crop, k, excluded, band
+    def __init__(
+        self, crop: Crop, out: tuple[Tensor, Tensor], excluded: Tensor | None, band: Tensor
+    ) -> None:
+        """Plan the work; scores and ids go to ``out``, ``[B, k]`` each."""
+        self.crop, self.out, self.excluded, self.band = crop, out, excluded, band
+        self.k: int = out[0].shape[1]
         self.operands, self.device = crop.operands, crop.device
         self.num_candidates = crop.operands.candidates.num_candidates
         self.sorted_ids = crop.operands.candidates.sorted_ids
-        plan = crop.plan(packed_bytes=PACKED_BYTES, few=BAND_PAIRS // k)
+        plan = crop.plan(packed_bytes=PACKED_BYTES, few=BAND_PAIRS // self.k)
         self.scan = scan_of(crop, plan, self.sorted_ids)
         self.unit, self.is_few = plan.tile.candidates, plan.rows == "in place"
-        most = min(plan.queries_per_pass, MOST_QUERIES, BAND_PAIRS // max(k, self.unit))
+        most = min(plan.queries_per_pass, MOST_QUERIES, BAND_PAIRS // max(self.k, self.unit))
         self.height = max(1, most)
 
     def stripe(self, count: int) -> int:
@@ -127,11 +132,8 @@ class _Pass:
     A *position* is a query by its first limit; ``order``, int64 ``[b]``, has the query of each.
     """
 
-    def __init__(
-        self, job: _TopkJob, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
-    ) -> None:
-        """Prepare a pass; scores and ids go to ``out``, ``[b, k]`` each."""
-        self.job, self.queries, self.first_band, self.out = job, queries, first_band, out
+    def __init__(self, job: _TopkJob, queries: slice, first_band: int) -> None:
+        self.job, self.queries, self.first_band = job, queries, first_band
         self.first: int = queries.start
         self.count: int = queries.stop - queries.start
         needed = self.count * max(16 * job.k, job.unit)
@@ -193,24 +195,16 @@ class _Pass:
 
     def _begin(self, status: Status) -> None:
         """Begin without any best; pack queries in the order of their limits."""
-        job = self.job
-        positions = torch.arange(self.count, dtype=torch.int64, device=job.device)
-        self.rows = positions[:, None]
-        self.pairs = ((self.rows << 32) | LANE).repeat(1, job.k)  # position << 32 | lane
-        self.scores = torch.full_like(self.pairs, -torch.inf, dtype=torch.float64)
-        self.keys = torch.full_like(self.pairs, _MISSING)
+        job, shape = self.job, (self.count, self.job.k)
+        self.best = Best(
+            torch.full(shape, NO_LANE, dtype=torch.int64, device=job.device),
+            torch.full(shape, -torch.inf, dtype=torch.float64, device=job.device),
+        )
         job.scan.take(self.order, None if job.crop.allows_nan else status.rows)
 
     def _end(self) -> None:
-        """Write the best in the order of queries, and keep only the limits."""
-        is_missing, (scores, ids) = self.keys == _MISSING, self.out
-        best = torch.where(is_missing, 0, self.pairs & LANE)
-        if self.job.sorted_ids is not None:
-            best = self.job.sorted_ids[best]
-        rows = self.order - self.first
-        scores.index_copy_(0, rows, self.scores.to(scores.dtype))
-        ids.index_copy_(0, rows, torch.where(is_missing, -1, best))
-        del self.rows, self.pairs, self.scores, self.keys
+        """Keep only the limits."""
+        del self.best
         self.job.scan.release()
 
     def _find_limits(self) -> None:
@@ -228,7 +222,7 @@ class _Pass:
         self._remove_known(stripe, width)
         good = block[0].topk(job.k)
         rows = (self.order - self.first)[:, None]
-        scores = self._score(((rows << 32) | good.indices).flatten(), None)
+        scores = self._score(((rows << 32) | good.indices).flatten()).scores
         scores = scores.view(self.count, job.k)
         is_real = (good.values > -torch.inf) & ~scores.isnan()
         self.limits = torch.where(is_real, scores, -torch.inf).amin(1)
@@ -236,13 +230,14 @@ class _Pass:
     def _remove_known(self, stripe: Tensor, width: int) -> None:
         """Put minus infinity at the known answers of a stripe, which is flat with a spare place."""
         if self.job.excluded is not None:
-            rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & LANE
+            rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & NO_LANE
             inside = (rows >= 0) & (rows < self.count) & (lanes < width)
             places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
             stripe.index_fill_(0, places, -torch.inf)
 
     def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
         """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
+        self.job.band[:capacity].fill_(_NO_PAIR)
         self.job.scan.limit(self.limits)
         self.job.scan.sweep((first, stop), None, self.job.band, cursor, capacity)
 
@@ -251,45 +246,33 @@ class _Pass:
 
         Nothing here waits: shapes depend on k and on the capacity alone.
         """
-        places = torch.arange(capacity, dtype=torch.int64, device=cursor.device)
-        is_new = places < cursor
-        new = torch.where(is_new, self.job.band[:capacity], 0)
-        new_scores = self._score(new, cursor)
-        scores = torch.cat([self.scores.flatten(), new_scores])
-        pairs = torch.cat([self.pairs.flatten(), new])
-        keys = torch.cat([self.keys.flatten(), _keys_of(new_scores)])
-        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(new, is_new)])
-        order = pairs.argsort()  # equal keys by lane
-        order = order[keys[order].argsort(descending=True, stable=True)]
-        order = order[rows[order].argsort(stable=True)]
-        first = torch.searchsorted(rows[order], self.rows)  # a row has k entries or more
-        best = order[first + torch.arange(self.job.k, dtype=torch.int64, device=first.device)]
-        self.scores, self.pairs, self.keys = scores[best], pairs[best], keys[best]
-        worst = torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
-        self.limits = torch.maximum(self.limits, worst)
+        job, entries = self.job, self.best.lanes.numel() + capacity
+        survivors = self._score(job.band[:capacity].sort().values, cursor, job.excluded)
+        merged = Best(*(torch.empty_like(rows) for rows in self.best))
+        sizes = {"capacity": capacity, "num_positions": self.count, "k": job.k}
+        launcher.launch(
+            merge_best,
+            (-(-entries // ENTRIES),),
+            {
+                "best": self.best,
+                "survivors": survivors,
+                "merged": merged,
+                "out": BestOut(*job.out, self.order, job.sorted_ids),
+                **sizes,
+            },
+            num_warps=4,
+        )
+        self.best = merged
 
-    def _rows_of(self, pairs: Tensor, is_new: Tensor) -> Tensor:
-        """Return positions of pairs; one past the last for old pairs and for known answers."""
-        excluded = self.job.excluded
-        positions = torch.where(is_new, pairs >> 32, self.count)
-        if excluded is None:
-            return positions
-        keys = (self.order[pairs >> 32] << 32) | (pairs & LANE)
-        nearest = torch.searchsorted(excluded, keys).clamp_(max=len(excluded) - 1)
-        return torch.where(excluded[nearest] == keys, self.count, positions)
-
-    def _score(self, pairs: Tensor, cursor: Tensor | None) -> Tensor:
-        """Return canonical scores of the first pairs; below the limit any number will do."""
-        scores = torch.zeros_like(pairs, dtype=torch.float64)
-        ids = self.job.sorted_ids
-        return self.job.crop.score(Survivors(pairs, cursor, self.order, ids, self.limits, scores))
-
-
-def _keys_of(scores: Tensor) -> Tensor:
-    """Return integers in the order of the scores, zeros equal, NaN below every number."""
-    bits = (scores + 0.0).view(torch.int64)
-    ordered = bits ^ ((bits >> 63) & _LARGEST)
-    return torch.where(scores.isnan(), _NAN, ordered)
+    def _score(
+        self, pairs: Tensor, cursor: Tensor | None = None, excluded: Tensor | None = None
+    ) -> Survivors:
+        """Give the first pairs canonical scores; below the limit any number will do."""
+        scores = torch.empty_like(pairs, dtype=torch.float64)
+        order, ids = self.order, self.job.sorted_ids
+        survivors = Survivors(pairs, cursor, order, ids, self.limits, scores, excluded)
+        self.job.crop.score(survivors)
+        return survivors
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:

@@ -17,6 +17,7 @@ FAST = (
         *(f"test_{it}.py" for it in ("ranks", "lists", "bounds")),
     ),
     (
+        "triton/test_best.py",
         "triton/test_compose.py",
         "triton/test_in_place.py",
         "triton/test_med.py",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Views, is_finite, load_as, note_bad_rows
+from .arguments import Views, find_last_not_above, is_finite, load_as, note_bad_rows
 from .terms import (
     PRODUCT,
     canonical_score,
@@ -59,6 +59,7 @@ class Survivors(NamedTuple):
     ids: Any  # [lanes] candidate; None: lanes are candidates
     limits: Any  # [positions] float64
     scores: Any  # [count] float64
+    excluded: Any = None  # rising query << 32 | lane; such pairs get a lane of all ones
 
 
 @triton.jit
@@ -169,12 +170,13 @@ def rescore(
         tl.atomic_add(p_equal, one, mask=m_pair & (score == threshold), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["count", "num_features"])
+@triton.jit(do_not_specialize=["count", "num_excluded", "num_features"])
 def score_survivors(
     views,
     survivors,
     p_status,  # [3] see note_bad_pairs; None: nothing is checked
     count,
+    num_excluded,
     num_features,
     FORM: tl.constexpr,
 ):
@@ -192,5 +194,12 @@ def score_survivors(
         limit = tl.full((_LANES,), float("nan"), tl.float64)
     score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
     tl.store(survivors.scores + place, score, mask=m_pair)
+    if survivors.excluded is not None:
+        pair = tl.load(survivors.pairs + place, mask=m_pair, other=0)
+        pair_of_query = (query << 32) | (pair & 4294967295)
+        nearest = find_last_not_above(survivors.excluded, num_excluded, pair_of_query)
+        known = tl.load(survivors.excluded + nearest, mask=nearest >= 0, other=-1)
+        is_known = m_pair & (known == pair_of_query)
+        tl.store(survivors.pairs + place, pair | 4294967295, mask=is_known)
     if p_status is not None:
         note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)

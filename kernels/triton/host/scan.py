@@ -58,8 +58,10 @@ class Crop:
 
     def score(self, survivors: Survivors, status: Tensor | None = None) -> Tensor:
         """Write canonical scores of pairs, of all features; check rows if there is a status."""
-        count, given = len(survivors.pairs), {"survivors": survivors, "p_status": status}
-        self.launch(score_survivors, -(-count // CANONICAL_LANES), count=count, **given)
+        count, excluded = len(survivors.pairs), survivors.excluded
+        sizes = {"count": count, "num_excluded": 0 if excluded is None else len(excluded)}
+        pairs = {"survivors": survivors, "p_status": status}
+        self.launch(score_survivors, -(-count // CANONICAL_LANES), **pairs, **sizes)
         scores: Tensor = survivors.scores
         return scores
 

@@ -1,4 +1,4 @@
-"""Launches and waits of losses, counted without a GPU.
+"""Launches and waits of sweeps and losses, counted without a GPU.
 
 Counted are every kernel of this backend, and every operator of torch that computes on the device (a
 sort as one, though it is several kernels). See docs/reference/losses.md.
@@ -10,12 +10,14 @@ import pytest
 
 import kgfast
 from kgfast.kernels.labels import Bce, CrossEntropy, LossNeed
-from kgfast.kernels.operands import Operands
+from kgfast.kernels.operands import Known, Operands
 from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, negatives
 from kgfast.ops.dispatch import get_backend
+from kgfast.ops.rank import _rank_counts
 from kgfast.ops.run import loss_total, operands_of
+from kgfast.ops.topk import _topk
 from support.triton_code import compiled
 from support.waits import PretendDevice, ids, meta
 
@@ -25,6 +27,42 @@ pytestmark = compiled
 B, N, DIM, POSITIVES = 512, 40_943, 200, 5
 BACKEND = "triton"
 PRECISION = "float32"
+
+
+def rank(operands: Operands, known: Known) -> None:
+    _rank_counts.body(operands, ids(operands.num_queries), known)
+
+
+def best(operands: Operands, known: Known) -> None:
+    _topk.body(operands, 10, known, False)
+
+
+# Kernels, and operators of torch, of a call with known answers: they may fall, not grow.
+# Ranks sort the index, and count it again.
+SWEEPS = {
+    ("rotate", 1): {rank: (7, 65), best: (7, 71)},
+    ("rotate", 128): {rank: (17, 65), best: (21, 91)},
+    ("rotate", 1024): {rank: (17, 65), best: (23, 109)},
+    ("dot", 1): {rank: (8, 70), best: (6, 77)},
+    ("dot", 128): {rank: (14, 92), best: (15, 109)},
+    ("dot", 1024): {rank: (14, 95), best: (17, 145)},
+}
+
+
+@pytest.mark.parametrize(
+    ("score", "batch", "call"), [(*it, call) for it, most in SWEEPS.items() for call in most]
+)
+def test_a_sweep_has_no_more_kernels_and_operators_than_it_had(
+    launches, score, batch, call
+) -> None:
+    width = 512 * get_score(score).planes
+    with PretendDevice(1) as device:
+        operands = operands_of(meta(batch, width), meta(N, width), score)
+        call(operands, Known(ids(batch + 1), ids(3 * batch)))
+    assert device.waits == {"device to host": 1}
+    kernels, operators = SWEEPS[score, batch][call]
+    assert launches.total() <= kernels, launches
+    assert device.operators.total() <= operators, device.operators
 
 
 def given(score: str, *, has_bias: bool = False, precision: str = PRECISION) -> Operands:

@@ -61,7 +61,7 @@ def best(batch: int, rows: int, dims: list[int] | None = None) -> tuple[Tensor, 
 @pytest.mark.parametrize("dims", [None, [32, 4]])
 @pytest.mark.parametrize("batch", [1, 3000])
 def test_the_best_are_waited_for_once(launches, batch, dims) -> None:
-    """However many chunks and passes there are: these are 24 chunks, of 3000 queries 72."""
+    """However many chunks and passes there are: of 3000 queries these are 38 sweeps."""
     with PretendDevice(1) as device:
         scores, ids = best(batch, 1_500_000, dims)
     assert device.waits == {"device to host": 1}
@@ -71,7 +71,7 @@ def test_the_best_are_waited_for_once(launches, batch, dims) -> None:
         assert launches["sweep_in_place"] <= 8 * crops
         assert "sweep" not in launches
     else:
-        assert launches["sweep"] > 50
+        assert launches["sweep"] > 30
 
 
 def test_what_overflows_is_waited_for_again(launches) -> None:
