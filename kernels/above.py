@@ -1,7 +1,7 @@
 """Candidates with scores that reach a threshold: the smallest canonical score, results as CSR.
 
-:func:`above` serves backends without their own kernel. Cost: the sweep of ranks, and the best k of
-each query, where k is the query's number of results. Memory: some 16 bytes per result for
+:func:`above` serves the reference. Cost: the counts of ranks, and the best k of each query, where k
+is the query's number of results. Memory: some 16 bytes per result for
 ``RESULTS`` results, or for all results of one query.
 """
 

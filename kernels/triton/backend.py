@@ -10,6 +10,7 @@ from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import compose as queries
 from . import filters as rscf
 from . import pairwise, updates
+from .above import above
 from .indexed import indexed_gradients, indexed_scores
 from .losses import FusedLosses
 from .negatives import FusedNegatives
@@ -17,6 +18,7 @@ from .rank import rank_counts
 from .topk import topk
 
 __all__ = [
+    "above",
     "backward",
     "compose",
     "defers_checks",

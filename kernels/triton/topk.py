@@ -25,7 +25,7 @@ from ..operands import Known, Lists, Operands, Prepared
 from .device.best import ENTRIES, NO_LANE, Best, BestOut, merge_best
 from .device.canonical import Survivors
 from .host import launch as launcher
-from .host.scan import Crop, scan_of
+from .host.scan import NO_PAIR, Crop, excluded_keys, scan_of
 from .host.status import Report, Status
 from .listed import list_topk
 from .pairwise import BLOCK_PAIRS, CANDIDATE_BYTES, fill_scores
@@ -36,7 +36,6 @@ PACKED_BYTES = 40 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = CANDIDATE_BYTES  # of the rows of a stripe, which are then scored by one launch
 MOST_QUERIES = 1024  # most queries of a pass
-_NO_PAIR = 2**63 - 1  # after all pairs
 
 
 def topk(
@@ -66,7 +65,7 @@ def _find(
     ids: Tensor,
 ) -> None:
     """Find all crops: enqueue everything, wait once, then raise or repeat."""
-    excluded = _excluded_keys(operands.candidates, known)
+    excluded = excluded_keys(operands.candidates, known)
     band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=operands.table.device)
     passes, num_bands = [], 1
     for dim, *out in zip(operands.crops, scores, ids, strict=True):
@@ -85,18 +84,6 @@ def _find(
     for one in passes:
         if one.overflowed(report):
             one.find_again(status, checks)
-
-
-def _excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
-    """Return known answers as ``query << 32 | lane``, rising; a lane is a place among ids."""
-    if known is None or not len(known.indices):
-        return None
-    lanes, subset = known.indices, candidates.sorted_ids
-    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
-    if subset is not None:
-        places = torch.searchsorted(subset, lanes).clamp_(max=len(subset) - 1)
-        lanes = torch.where(subset[places] == lanes, places, NO_LANE)
-    return ((rows << 32) | lanes).sort().values
 
 
 class _TopkJob:
@@ -178,19 +165,12 @@ class _Pass:
 
     def find_again(self, status: Status, checks: Checks) -> None:
         """Write the best, with the limits known so far, in spans that fit the band."""
+        scan = self.job.scan
         self._begin(status)
-        cursor = status.cursor(0)
-        least, num_candidates = self._least(BAND_PAIRS), self.job.num_candidates
-        first, width = 0, num_candidates
-        while first < num_candidates:
-            stop = min(first + max(width, least), num_candidates)
-            self._collect(first, stop, cursor.zero_(), BAND_PAIRS)
-            size = status.read(checks).sizes[0] if stop - first > least else 0
-            if size > BAND_PAIRS:
-                width = (stop - first) * BAND_PAIRS // size // 2 // self.job.unit * self.job.unit
-                continue
-            self._merge(cursor, BAND_PAIRS)
-            first, width = stop, 2 * (stop - first)
+        scan.limit(self.limits)
+        for _ in scan.pieces(self.job.band, status, checks):
+            self._merge(status.cursor(0), BAND_PAIRS)
+            scan.limit(self.limits)
         self._end()
 
     def _begin(self, status: Status) -> None:
@@ -237,7 +217,7 @@ class _Pass:
 
     def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
         """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
-        self.job.band[:capacity].fill_(_NO_PAIR)
+        self.job.band[:capacity].fill_(NO_PAIR)
         self.job.scan.limit(self.limits)
         self.job.scan.sweep((first, stop), None, self.job.band, cursor, capacity)
 

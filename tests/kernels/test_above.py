@@ -173,7 +173,7 @@ def test_more_pairs_than_a_list_holds(engine, score, count):
 
 
 def test_results_that_are_found_in_parts(monkeypatch):
-    """The form that backends without a kernel share, of results that it finds in pieces."""
+    """The form of the reference, of results that it finds in pieces."""
     problem = make_problem(11)
     for seed in range(30):
         args, options = asked(problem, seed)

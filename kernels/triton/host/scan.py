@@ -8,13 +8,16 @@ or read in place for few queries (device/in_place.py).
 A *position* is a place among the queries that were taken, a *lane* a place among all candidates.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...operands import Operands
+from ...checks import Checks
+from ...operands import Known, Operands, Prepared
+from ..device.best import NO_LANE
 from ..device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
@@ -23,7 +26,10 @@ from ..device.sweep import SweepPanels, Tally, sweep
 from . import bounds, configs, layout, split
 from . import launch as launcher
 from .layout import Selection
+from .status import Status
 from .views import bias_of, form_of, views_of
+
+NO_PAIR = 2**63 - 1  # after all pairs
 
 
 class Crop:
@@ -98,6 +104,7 @@ class Scan:
     def __init__(self, crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> None:
         """Make a sweep by a plan; ``ids`` are those of the lanes, None for all rows."""
         self.crop, self.operands, self.dim = crop, crop.operands, crop.dim
+        self._num_lanes = crop.operands.candidates.num_candidates
         self.tile, self._chunk, self._ids = plan.tile, plan.candidates_per_chunk, ids
         self.release()
 
@@ -143,6 +150,27 @@ class Scan:
                 self._panels = self._packed_candidates(Selection(size, ids, start))
                 self._swept = start, size
             self._launch(size, Tally(greater, band, cursor, capacity, start))
+
+    def pieces(self, band: Tensor, status: Status, checks: Checks) -> Iterator[int]:
+        """Sweep all lanes in pieces with pairs that fit a band; yield the number of these pairs.
+
+        The host waits for every piece, and sweeps a piece with more pairs again, narrower. The
+        least piece always fits.
+        """
+        end, unit, capacity = self._num_lanes, self.tile.candidates, len(band)
+        least = capacity // len(self._taken) // unit * unit
+        cursor, first, width = status.cursor(0), 0, end
+        while first < end:
+            stop = min(first + max(width, least), end)
+            self.sweep((first, stop), None, band.fill_(NO_PAIR), cursor.zero_(), capacity)
+            report = status.read(checks)
+            report.raise_if_bad()
+            if report.sizes[0] > capacity and stop - first > least:
+                width = (stop - first) * capacity // report.sizes[0] // 2 // unit * unit
+                continue
+            self._panels, self._swept = None, (0, 0)  # frees memory for the caller
+            yield report.sizes[0]
+            first, width = stop, 2 * (stop - first)
 
     def _rows(self, limits: Tensor, thresholds: Tensor | None) -> Tensor:
         if thresholds is None:
@@ -219,6 +247,18 @@ class ScanInPlace(Scan):
     def _arguments(self) -> dict[str, Any]:
         decider = Decider(self._thresholds, self.crop.rel, len(self._taken), *self._panels)
         return {"views": self._queries, "decider": decider}
+
+
+def excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
+    """Return known answers as ``query << 32 | lane``, rising; a lane is a place among ids."""
+    if known is None or not len(known.indices):
+        return None
+    lanes, subset = known.indices, candidates.sorted_ids
+    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
+    if subset is not None:
+        places = torch.searchsorted(subset, lanes).clamp_(max=len(subset) - 1)
+        lanes = torch.where(subset[places] == lanes, places, NO_LANE)
+    return ((rows << 32) | lanes).sort().values
 
 
 def scan_of(crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> Scan:

@@ -83,9 +83,12 @@ def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
     triton.rank_counts(query, candidates, none[:1], none, none[:0], score)
     assert size <= loaded.pop() <= 1.05 * size
     loaded.append(0)
-    triton.topk(query, candidates, 1, score=score)
+    highest, _ = triton.topk(query, candidates, 1, score=score)
     stripe = 64 * size // len(candidates)  # one panel, whose lanes repeat the last row
     assert size <= loaded.pop() <= 1.05 * size + stripe
+    loaded.append(0)
+    assert triton.above(query, candidates, highest[:, 0], score=score).ids.tolist() == [2]
+    assert size <= loaded.pop() <= 1.05 * size
     assert 4096 / 1_000_000 < 0.005
 
 

@@ -95,6 +95,24 @@ def test_bands_of_few_queries_that_overflow(engine, dims):
 
 
 @on_triton
+@pytest.mark.parametrize(("batch", "band"), [(3, 64), (40, 4096)])
+def test_more_results_than_a_band_holds(engine, batch, band):
+    """In pieces, of which the first is swept again; queries beyond a pass of 32 come after."""
+    queries, table, _, *known, score = ties("rotate", batch, 260).args
+    thresholds = torch.full((batch,), -torch.inf)
+    thresholds[:1] = -3.0
+    options = {"candidate_ids": torch.arange(259, -1, -1)} if batch == 40 else {}
+    expected = reference.above(queries, table, thresholds, *known, score, **options)
+    assert len(expected.ids) > 2 * band
+    with patch(f"{CONFIGS}.BAND_PAIRS", band), patch(f"{CONFIGS}.QUERIES_PER_PASS", 32):
+        found = engine.above(queries, table, thresholds, *known, score, **options)
+        most = {"max_results": len(expected.ids) - 1}
+        count = engine.above(queries, table, thresholds, *known, score, **options, **most)
+    assert_same(found, expected, zeros_have_signs=False)
+    assert count == len(expected.ids)
+
+
+@on_triton
 def test_more_rows_than_a_launch_takes(engine):
     """And more pairs than one band is for."""
     settings = {f"{CONFIGS}.MAX_GRID": 2, f"{CONFIGS}.BAND_PAIRS": 128}
