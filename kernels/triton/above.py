@@ -19,7 +19,7 @@ from ..checks import Checks
 from ..operands import Above, Known, Operands
 from . import rank
 from .device.best import NO_LANE
-from .device.canonical import Survivors
+from .device.canonical import Pairs
 from .host import configs
 from .host import launch as launcher
 from .host.scan import Crop, excluded_keys, scan_of
@@ -60,7 +60,7 @@ def _find(
         for size in scan.pieces(band, status, checks):
             pairs = band[:size].sort().values
             scores = torch.empty_like(pairs, dtype=torch.float64)
-            crop.score(Survivors(pairs, None, queries, ids, limits, scores, excluded))
+            crop.decide(Pairs(pairs, None, queries, ids, limits, scores, excluded))
             positions, lanes = pairs >> 32, pairs & NO_LANE
             reaches = (scores >= limits[positions]) & (lanes != NO_LANE)
             places = reaches.nonzero()[:, 0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import lists as shared
 from ..checks import Checks
 from ..operands import Counts, Known, Lists, Operands
-from .device.canonical import Survivors
+from .device.canonical import Pairs
 from .host import launch as launcher
 from .host.scan import Crop
 from .host.status import Status
@@ -47,13 +47,11 @@ class _Pairs(Crop):
     def __init__(self, operands: Operands, arch: int, checks: Checks) -> None:
         super().__init__(operands, max(operands.crops), arch, allows_nan=checks.allows_nan)
         self.status = Status(1, self.device)
-        count = operands.num_queries
-        self.order = torch.arange(count, dtype=torch.int64, device=self.device)
-        self.limits = torch.full((count,), torch.nan, dtype=torch.float64, device=self.device)
 
     def score_all(self, dim: int, rows: Tensor, ids: Tensor) -> Tensor:
         """Return canonical scores of pairs, float64 ``[P]``."""
         self.dim = dim
         scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
-        survivors = Survivors((rows << 32) | ids, None, self.order, None, self.limits, scores)
-        return self.score(survivors, None if self.allows_nan else self.status.rows)
+        band = Pairs((rows << 32) | ids, None, None, None, scores=scores)
+        self.decide(band, status=None if self.allows_nan else self.status.rows)
+        return scores

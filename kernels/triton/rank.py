@@ -15,12 +15,13 @@ from ..checks import Checks
 from ..lists import contains
 from ..operands import Counts, Known, Lists, Operands
 from ..reference.canonical import crop as crop_of_rows
-from .device.canonical import CANONICAL_LANES, BandPairs, Targets, rescore, score_targets
+from .device.best import NO_LANE
+from .device.canonical import Counted, Pairs
 from .device.known import KNOWN_PAIRS, KnownRows, count_known
 from .device.sweep import Tally
 from .host import configs
 from .host import launch as launcher
-from .host.scan import Crop, scan_of
+from .host.scan import Crop, keys_of, scan_of
 from .host.status import Report, Status
 from .host.views import views_of
 from .listed import list_counts
@@ -138,19 +139,17 @@ class _Ranking:
 
     def _score_targets(self) -> None:
         """Compute canonical scores of the targets, then thresholds and the order of queries."""
-        count, status = len(self.targets), None if self.crop.allows_nan else self._status.rows
+        status = None if self.crop.allows_nan else self._status.rows
         if self._target_scores is None:
             self._target_scores = torch.empty_like(self.targets, dtype=torch.float64)
-            targets = Targets(self.targets, self._target_scores, None, None)
-            blocks = -(-count // CANONICAL_LANES)
-            given = {"targets": targets, "p_status": status, "count": count}
-            self.crop.launch(score_targets, blocks, **given)
+            pairs = Pairs(None, None, None, self.targets, scores=self._target_scores)
+            self.crop.decide(pairs, status=status)
         elif status is not None:
             self._check_queries()
         scores = self._target_scores
         self._thresholds = self.crop.thresholds(scores)
         if self._is_few:
-            self._order = torch.arange(count, dtype=torch.int64, device=scores.device)
+            self._order = torch.arange(len(scores), dtype=torch.int64, device=scores.device)
         else:
             self._order = scores.sort(descending=True, stable=True).indices
 
@@ -169,8 +168,9 @@ class _Ranking:
         """Let the scan have some positions; return their queries."""
         assert self._target_scores is not None
         queries = self._order[slice(*positions)]
+        self._limits = self._target_scores[queries]
         self._scan.take(queries, None if self.crop.allows_nan else self._status.rows)
-        self._scan.limit(self._target_scores[queries], self._thresholds)
+        self._scan.limit(self._limits, self._thresholds)
         return queries
 
     def _count_pass(self, queries: Tensor, lanes: _Span, cursor: Tensor) -> None:
@@ -178,7 +178,7 @@ class _Ranking:
         greater = self._scan.counts()
         self._scan.sweep(lanes, greater, self.band, cursor, len(self.band))
         self.counts[0].index_add_(0, queries, greater[: len(queries)].long())
-        self._decide(cursor, self.counts, queries, self._ids)
+        self._decide(Pairs(self.band, cursor, queries, self._ids, self._limits), self.counts)
 
     def _count_in_pieces(self, queries: _Span, lanes: _Span, cursor: Tensor) -> None:
         """Decide the open pairs of a pass with an overflowed band; certain pairs are counted."""
@@ -190,23 +190,12 @@ class _Ranking:
             for start in range(*lanes, width):
                 piece = start, min(start + width, lanes[1])
                 self._scan.sweep(piece, counted, self.band, cursor.zero_(), len(self.band))
-                self._decide(cursor, self.counts, taken, self._ids)
+                pairs = Pairs(self.band, cursor, taken, self._ids, self._limits)
+                self._decide(pairs, self.counts)
 
-    def _decide(
-        self,
-        cursor: Tensor,
-        counts: Tensor,
-        order: Tensor | None,
-        ids: Tensor | None,
-    ) -> None:
+    def _decide(self, pairs: Pairs, counts: Tensor) -> None:
         """Decide the pairs of the band canonically, unless the band overflowed."""
-        most = 32 * launcher.num_multiprocessors(self.crop.device)
-        self.crop.launch(
-            rescore,
-            min(-(-len(self.band) // CANONICAL_LANES), most),
-            targets=Targets(self.targets, self._target_scores, counts[0], counts[1]),
-            band=BandPairs(self.band, cursor, len(self.band), order, ids),
-        )
+        self.crop.decide(pairs, Counted(self.targets, counts[0], counts[1]))
 
     def _count_known(self, known: Known, piece: _Span, cursor: Tensor) -> None:
         """Count some entries of the excluded, at most a band of them."""
@@ -237,7 +226,8 @@ class _Ranking:
             num_warps=4,
             **launcher.capped(registers, crop.arch),
         )
-        self._decide(cursor, self.counts[2:], None, None)
+        pairs = Pairs(self.band, cursor, None, None, self._target_scores)
+        self._decide(pairs, self.counts[2:])
 
     def _place_unscored(self) -> None:
         """Rank targets that score NaN below every other candidate."""
@@ -253,11 +243,7 @@ class _Ranking:
 
 def _sorted_rows(known: Known) -> Known:
     """Sort the ids of every row of the index."""
-    ids = known.indices.sort(stable=True)
-    places = torch.arange(len(known.indices), dtype=torch.int64, device=known.indices.device)
-    rows = torch.searchsorted(known.indptr, places, right=True) - 1
-    by_row = rows[ids.indices].sort(stable=True)
-    return Known(known.indptr, ids.values[by_row.indices])
+    return Known(known.indptr, keys_of(known).sort().values & NO_LANE)
 
 
 def _spans(count: int, step: int) -> list[_Span]:

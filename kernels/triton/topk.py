@@ -23,7 +23,7 @@ from torch import Tensor
 from ..checks import Checks
 from ..operands import Known, Lists, Operands, Prepared
 from .device.best import ENTRIES, NO_LANE, Best, BestOut, merge_best
-from .device.canonical import Survivors
+from .device.canonical import Pairs
 from .host import launch as launcher
 from .host.scan import NO_PAIR, Crop, excluded_keys, scan_of
 from .host.status import Report, Status
@@ -246,13 +246,13 @@ class _Pass:
 
     def _score(
         self, pairs: Tensor, cursor: Tensor | None = None, excluded: Tensor | None = None
-    ) -> Survivors:
+    ) -> Pairs:
         """Give the first pairs canonical scores; below the limit any number will do."""
         scores = torch.empty_like(pairs, dtype=torch.float64)
-        order, ids = self.order, self.job.sorted_ids
-        survivors = Survivors(pairs, cursor, order, ids, self.limits, scores, excluded)
-        self.job.crop.score(survivors)
-        return survivors
+        ids = self.job.sorted_ids
+        band = Pairs(pairs, cursor, self.order, ids, self.limits, scores, excluded)
+        self.job.crop.decide(band)
+        return band
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:

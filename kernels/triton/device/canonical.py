@@ -31,35 +31,24 @@ CANONICAL_LANES = 32  # pairs of a program
 _LANES: tl.constexpr = tl.constexpr(CANONICAL_LANES)
 
 
-class Targets(NamedTuple):
-    """Targets of the queries, and counts of candidates."""
+class Pairs(NamedTuple):
+    """Pairs that are scored, and the meaning of their positions and lanes."""
 
-    ids: Any  # [B]
-    scores: Any  # [B] float64
-    greater: Any  # [B]
-    equal: Any  # [B]
-
-
-class BandPairs(NamedTuple):
-    """Open pairs, and the meaning of their positions and lanes."""
-
-    pairs: Any  # [capacity] position << 32 | lane
-    cursor: Any  # [1]
-    capacity: int
-    order: Any  # query of each position; None: positions are queries
-    ids: Any  # candidate of each lane; None: lanes are candidates
-
-
-class Survivors(NamedTuple):
-    """Pairs that may be among the best."""
-
-    pairs: Any  # [count] position << 32 | lane
-    cursor: Any  # [1] number of pairs; None: all
-    order: Any  # [positions] query
+    pairs: Any  # [capacity] position << 32 | lane; None: each position with the lane of its number
+    cursor: Any  # [1] number of pairs, or more if there was no room; None: all
+    order: Any  # [positions] query; None: positions are queries
     ids: Any  # [lanes] candidate; None: lanes are candidates
-    limits: Any  # [positions] float64
-    scores: Any  # [count] float64
-    excluded: Any = None  # rising query << 32 | lane; such pairs get a lane of all ones
+    limits: Any = None  # [positions] float64; None: every score is needed
+    scores: Any = None  # [capacity] float64; None: not needed
+    excluded: Any = None  # rising query << 32 | lane: such pairs get a lane of all ones
+
+
+class Counted(NamedTuple):
+    """Counts ``[B]`` of candidates by the limit, which is the score of a query's target."""
+
+    targets: Any
+    greater: Any
+    equal: Any
 
 
 @triton.jit
@@ -109,97 +98,61 @@ def note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM: tl.constexp
         note_bad_rows(p_status + 2, candidate, m_pair & (finite[2] == 0))
 
 
-@triton.jit
-def pair_at(band, place, m_pair):
-    """Return positions, queries and candidates of the pairs at some places of a band."""
-    pair = tl.load(band.pairs + place, mask=m_pair, other=0)
-    position = pair >> 32
-    query = position
-    if band.order is not None:
-        query = tl.load(band.order + position, mask=m_pair, other=0)
-    candidate = pair & 4294967295
-    if band.ids is not None:
-        candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
-    return position, query, candidate
-
-
-@triton.jit(do_not_specialize=["count", "num_features"])
-def score_targets(
+@triton.jit(do_not_specialize=["capacity", "num_excluded", "num_features"])
+def decide(
     views,
-    targets,
+    band,  # Pairs
+    counted,  # None: nothing is counted
     p_status,  # [3] see note_bad_pairs; None: nothing is checked
-    count,
-    num_features,
-    FORM: tl.constexpr,
-):
-    """Store the canonical score of every query's target; check every query row on the way."""
-    query = tl.program_id(0).to(tl.int64) * _LANES + tl.arange(0, _LANES)
-    m_pair = query < count
-    target = tl.load(targets.ids + query, mask=m_pair, other=0)
-    limit = tl.full((_LANES,), float("nan"), tl.float64)
-    score, finite = score_pairs(views, query, target, limit, m_pair, num_features, FORM)
-    tl.store(targets.scores + query, score, mask=m_pair)
-    if p_status is not None:
-        note_bad_pairs(p_status, query, target, m_pair, finite, FORM)
-
-
-@triton.jit(do_not_specialize=["num_features"])
-def rescore(
-    views,
-    targets,
-    band,
-    num_features,
-    FORM: tl.constexpr,
-):
-    """Decide the pairs of a band that did not overflow; a query's own target never counts."""
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    views = Views(views.queries, views.table, views.factor, views.bias)
-    appended = tl.load(band.cursor)
-    size = tl.where(appended <= band.capacity, appended, 0).to(tl.int32)
-    for first in range(tl.program_id(0) * _LANES, size, tl.num_programs(0) * _LANES):
-        slot = first + tl.arange(0, _LANES)
-        m_pair = slot < size
-        _, query, candidate = pair_at(band, slot, m_pair)
-        m_pair &= candidate != tl.load(targets.ids + query, mask=m_pair, other=0)
-        threshold = tl.load(targets.scores + query, mask=m_pair, other=0.0)
-        score, _ = score_pairs(views, query, candidate, threshold, m_pair, num_features, FORM)
-        one = tl.full((_LANES,), 1, tl.int64)
-        p_greater = targets.greater + query
-        tl.atomic_add(p_greater, one, mask=m_pair & (score > threshold), sem="relaxed")
-        p_equal = targets.equal + query
-        tl.atomic_add(p_equal, one, mask=m_pair & (score == threshold), sem="relaxed")
-
-
-@triton.jit(do_not_specialize=["count", "num_excluded", "num_features"])
-def score_survivors(
-    views,
-    survivors,
-    p_status,  # [3] see note_bad_pairs; None: nothing is checked
-    count,
+    capacity,
     num_excluded,
     num_features,
     FORM: tl.constexpr,
 ):
-    """Store canonical scores of pairs; a score below the query's limit may be any number below."""
-    first = tl.program_id(0).to(tl.int64) * _LANES
-    place = first + tl.arange(0, _LANES)
-    size = tl.full((), count, tl.int64)
-    if survivors.cursor is not None:
-        size = tl.minimum(size, tl.load(survivors.cursor))
-    m_pair = place < size
-    num_features = tl.where(first < size, num_features, 0)
-    position, query, candidate = pair_at(survivors, place, m_pair)
-    limit = tl.load(survivors.limits + position, mask=m_pair, other=0.0)
-    if p_status is not None:  # every number is checked
+    """Score pairs; a score below the limit may be any number below.
+
+    Pairs of a band that did not overflow are counted; a query's own target never counts.
+    """
+    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    views = Views(views.queries, views.table, views.factor, views.bias)
+    size = tl.full((), capacity, tl.int64)
+    if band.cursor is not None:
+        appended = tl.load(band.cursor)
+        size = tl.minimum(size, appended)
+        if counted is not None:
+            size = tl.where(appended <= capacity, appended, 0)
+    size = size.to(tl.int32)
+    for first in range(tl.program_id(0) * _LANES, size, tl.num_programs(0) * _LANES):
+        place = first + tl.arange(0, _LANES)
+        m_pair = place < size
+        pair = place.to(tl.int64) * 4294967297
+        if band.pairs is not None:
+            pair = tl.load(band.pairs + place, mask=m_pair, other=0)
+        position = pair >> 32
+        query = position
+        if band.order is not None:
+            query = tl.load(band.order + position, mask=m_pair, other=0)
+        candidate = pair & 4294967295
+        if band.ids is not None:
+            candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
         limit = tl.full((_LANES,), float("nan"), tl.float64)
-    score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
-    tl.store(survivors.scores + place, score, mask=m_pair)
-    if survivors.excluded is not None:
-        pair = tl.load(survivors.pairs + place, mask=m_pair, other=0)
-        pair_of_query = (query << 32) | (pair & 4294967295)
-        nearest = find_last_not_above(survivors.excluded, num_excluded, pair_of_query)
-        known = tl.load(survivors.excluded + nearest, mask=nearest >= 0, other=-1)
-        is_known = m_pair & (known == pair_of_query)
-        tl.store(survivors.pairs + place, pair | 4294967295, mask=is_known)
-    if p_status is not None:
-        note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)
+        if band.limits is not None:
+            limit = tl.load(band.limits + position, mask=m_pair, other=0.0)
+        if counted is not None:
+            m_pair &= candidate != tl.load(counted.targets + query, mask=m_pair, other=0)
+        score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
+        if p_status is not None:
+            note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)
+        if band.scores is not None:
+            tl.store(band.scores + place, score, mask=m_pair)
+        if counted is not None:
+            one = tl.full((_LANES,), 1, tl.int64)
+            p_greater = counted.greater + query
+            tl.atomic_add(p_greater, one, mask=m_pair & (score > limit), sem="relaxed")
+            p_equal = counted.equal + query
+            tl.atomic_add(p_equal, one, mask=m_pair & (score == limit), sem="relaxed")
+        if band.excluded is not None:
+            of_query = (query << 32) | (pair & 4294967295)
+            nearest = find_last_not_above(band.excluded, num_excluded, of_query)
+            known = tl.load(band.excluded + nearest, mask=nearest >= 0, other=-1)
+            tl.store(band.pairs + place, pair | 4294967295, mask=m_pair & (known == of_query))

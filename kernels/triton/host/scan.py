@@ -18,7 +18,7 @@ from torch import Tensor
 from ...checks import Checks
 from ...operands import Known, Operands, Prepared
 from ..device.best import NO_LANE
-from ..device.canonical import CANONICAL_LANES, Survivors, score_survivors
+from ..device.canonical import CANONICAL_LANES, Counted, Pairs, decide
 from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
 from ..device.split_sweep import SplitPanels, sweep_split
@@ -62,20 +62,25 @@ class Crop:
             operands.score, sizes, self.dim, self.arch, operands.has_factor, **options
         )
 
-    def score(self, survivors: Survivors, status: Tensor | None = None) -> Tensor:
-        """Write canonical scores of pairs, of all features; check rows if there is a status."""
-        count, excluded = len(survivors.pairs), survivors.excluded
-        sizes = {"count": count, "num_excluded": 0 if excluded is None else len(excluded)}
-        pairs = {"survivors": survivors, "p_status": status}
-        self.launch(score_survivors, -(-count // CANONICAL_LANES), **pairs, **sizes)
-        scores: Tensor = survivors.scores
-        return scores
-
-    def launch(self, kernel: Any, programs: int, **arguments: Any) -> None:
-        """Launch a kernel of canonical scores."""
-        arguments |= {"views": views_of(self.operands), "num_features": self.dim}
-        arguments["FORM"] = form_of(self.operands)
-        launcher.launch(kernel, (programs,), arguments, num_warps=1, enable_fp_fusion=False)
+    def decide(
+        self, band: Pairs, counted: Counted | None = None, status: Tensor | None = None
+    ) -> None:
+        """Score pairs canonically, and count them; check rows if there is a status."""
+        capacity = len(band.scores if band.pairs is None else band.pairs)
+        programs, excluded = -(-capacity // CANONICAL_LANES), band.excluded
+        if counted is not None:
+            programs = min(programs, 32 * launcher.num_multiprocessors(self.device))
+        arguments = {
+            "views": views_of(self.operands),
+            "band": band,
+            "counted": counted,
+            "p_status": status,
+            "capacity": capacity,
+            "num_excluded": 0 if excluded is None else len(excluded),
+            "num_features": self.dim,
+            "FORM": form_of(self.operands),
+        }
+        launcher.launch(decide, (programs,), arguments, num_warps=1, enable_fp_fusion=False)
 
     @cached_property
     def _norms(self) -> Tensor | None:
@@ -249,16 +254,22 @@ class ScanInPlace(Scan):
         return {"views": self._queries, "decider": decider}
 
 
+def keys_of(known: Known) -> Tensor:
+    """Return known answers as ``query << 32 | id``, in the order of the index."""
+    ids = known.indices
+    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(ids))
+    return (rows << 32) | ids
+
+
 def excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
-    """Return known answers as ``query << 32 | lane``, rising; a lane is a place among ids."""
+    """Return known answers as ``query << 32 | lane``, rising."""
     if known is None or not len(known.indices):
         return None
-    lanes, subset = known.indices, candidates.sorted_ids
-    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
+    keys, subset = keys_of(known), candidates.sorted_ids
     if subset is not None:
-        places = torch.searchsorted(subset, lanes).clamp_(max=len(subset) - 1)
-        lanes = torch.where(subset[places] == lanes, places, NO_LANE)
-    return ((rows << 32) | lanes).sort().values
+        places = torch.searchsorted(subset, known.indices).clamp_(max=len(subset) - 1)
+        keys += torch.where(subset[places] == known.indices, places, NO_LANE) - known.indices
+    return keys.sort().values
 
 
 def scan_of(crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> Scan:

@@ -26,7 +26,7 @@ def order_of(entry: tuple[float, int]):
 def test_triton_merges_as_sorting_does(k, of_lanes) -> None:
     """Three merges: entries that tie, known ones, none at all, and more than one block of them."""
     from kgfast.kernels.triton.device.best import ENTRIES, NO_LANE, Best, BestOut, merge_best
-    from kgfast.kernels.triton.device.canonical import Survivors
+    from kgfast.kernels.triton.device.canonical import Pairs
     from kgfast.kernels.triton.host import launch
 
     positions, capacity, pick = 5, 128, random.Random(k)
@@ -54,7 +54,7 @@ def test_triton_merges_as_sorting_does(k, of_lanes) -> None:
         pairs = torch.tensor(pairs + [2**63 - 1] * (capacity - size), device=DEVICE)
         values = torch.tensor(values + [9.0] * (capacity - size), dtype=torch.float64)
         cursor = torch.tensor([size], device=DEVICE)
-        survivors = Survivors(pairs, cursor, order, ids, limits, values.to(DEVICE))
+        survivors = Pairs(pairs, cursor, order, ids, limits, values.to(DEVICE))
         merged = Best(*(torch.empty_like(it) for it in best))
         tensors = {"best": best, "survivors": survivors, "merged": merged, "out": out}
         sizes = {"capacity": capacity, "num_positions": positions, "k": k}

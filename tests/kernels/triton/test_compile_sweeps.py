@@ -237,9 +237,11 @@ def test_canonical_code_is_not_fused(arch, score) -> None:
     for dtype, k in ((torch.float64, 0), (torch.float32, 5)):
         given = {"dtype": dtype, "options": True, "has_factor": get_score(score).is_rscf}
         launches = recorded(score, 100, arch=arch, k=k, **given)
-        for name in ("score_survivors",) if k else ("score_targets", "rescore"):
+        canonical = [it for it in launches if it.name == "decide"]
+        assert len(canonical) >= 2  # targets or first limits, and pairs of a band
+        for launch in canonical:
             has_root = score in ("l2", "rotate", "rscf_rotate")
-            assert_unfused(aot.compile_for(only(launches, name), arch).ptx, has_root)
+            assert_unfused(aot.compile_for(launch, arch).ptx, has_root)
 
 
 def assert_unfused(ptx: str, has_root: bool) -> None:
@@ -257,12 +259,12 @@ def test_canonical_code_of_amd_is_not_fused(score, roots) -> None:
     """A correctly rounded double root has seven products with sums."""
     given = {"dtype": torch.float64, "has_factor": get_score(score).is_rscf}
     launches = recorded(score, 1000, arch=0, **given)
-    for name in ("score_targets", "rescore"):
-        asm = aot.compile_for(only(launches, name), "gfx942").asm["amdgcn"]
-        assert len(re.findall(r"\bv_fma\w*_f64", asm)) == roots, name
+    for launch in (it for it in launches if it.name == "decide"):
+        asm = aot.compile_for(launch, "gfx942").asm["amdgcn"]
+        assert len(re.findall(r"\bv_fma\w*_f64", asm)) == roots
 
 
-@pytest.mark.parametrize("name", ["sweep", "score_targets"])
+@pytest.mark.parametrize("name", ["sweep", "decide"])
 def test_a_term_that_nobody_wrote_does_not_compile(name) -> None:
     launch = only(recorded("l2", 100, arch=90), name)
     form = launch.args["FORM"]._replace(term=9)

@@ -44,7 +44,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
     overflows = value == NOTHING_FITS
-    assert set(launches) == {"score_targets", "pack", "sweep", "rescore", "count_known"}
+    assert set(launches) == {"decide", "pack", "sweep", "count_known"}
     crops = len(dims or [1])
     assert overflows or launches["pack"] == 2 * crops  # the queries and the table
     per_crop = launches["count_known"] // crops
@@ -85,9 +85,8 @@ def test_bands_are_decided_once_a_pass(launches) -> None:
     with PretendDevice(1):
         count_ranks(operands(40, 300_000, 512), 0)
     sweeps = launches["sweep"]
-    repaired = 0  # a band of one pair fits
     assert sweeps >= 15
-    assert launches["rescore"] == 1 + repaired
+    assert launches["decide"] == 2  # the targets, and once the open pairs
     assert launches["pack"] == 1 + sweeps
 
 
