@@ -131,7 +131,8 @@ class _Pass:
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         job, num_candidates = self.job, self.job.num_candidates
-        least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
+        least = self.capacity // self.count // job.unit * job.unit  # always fits
+        seen, first = job.stripe(self.count), 0
         while first < num_candidates:
             width = least
             if seen >= job.k:
@@ -139,10 +140,6 @@ class _Pass:
             stop = min(first + width // job.unit * job.unit, num_candidates)
             yield first, stop
             first, seen = stop, max(seen, stop)
-
-    def _least(self, capacity: int) -> int:
-        """Return the width of a span that leaves at most ``capacity`` pairs."""
-        return capacity // self.count // self.job.unit * self.job.unit
 
     def overflowed(self, report: Report) -> bool:
         """Return True if a span left more than the band's capacity."""
@@ -158,19 +155,19 @@ class _Pass:
                 self.order = self.order[by_limit]
         self._begin(status)
         for number, span in enumerate(self.spans, self.first_band):
-            cursor = status.cursor(number)
-            self._collect(*span, cursor, self.capacity)
-            self._merge(cursor, self.capacity)
+            band, cursor = self.job.band[: self.capacity].fill_(NO_PAIR), status.cursor(number)
+            self.job.scan.limit(self.limits)
+            self.job.scan.sweep(span, None, band, cursor, self.capacity)
+            self._merge(band, cursor)
         self._end()
 
     def find_again(self, status: Status, checks: Checks) -> None:
         """Write the best, with the limits known so far, in spans that fit the band."""
-        scan = self.job.scan
         self._begin(status)
-        scan.limit(self.limits)
-        for _ in scan.pieces(self.job.band, status, checks):
-            self._merge(status.cursor(0), BAND_PAIRS)
-            scan.limit(self.limits)
+        self.job.scan.limit(self.limits)
+        for _ in self.job.scan.pieces(self.job.band, status, checks):
+            self._merge(self.job.band, status.cursor(0))
+            self.job.scan.limit(self.limits)
         self._end()
 
     def _begin(self, status: Status) -> None:
@@ -215,21 +212,15 @@ class _Pass:
             places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
             stripe.index_fill_(0, places, -torch.inf)
 
-    def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
-        """Fill the band with the survivors of a span; ``cursor [1]``, 0, counts the pairs."""
-        self.job.band[:capacity].fill_(NO_PAIR)
-        self.job.scan.limit(self.limits)
-        self.job.scan.sweep((first, stop), None, self.job.band, cursor, capacity)
+    def _merge(self, band: Tensor, cursor: Tensor) -> None:
+        """Merge the pairs of a band, in any order, into the best; the limits rise.
 
-    def _merge(self, cursor: Tensor, capacity: int) -> None:
-        """Merge the pairs of the band, in any order, into the best; the limits rise.
-
-        Nothing here waits: shapes depend on k and on the capacity alone.
+        Nothing here waits: shapes depend on k and on the band's capacity alone.
         """
-        job, entries = self.job, self.best.lanes.numel() + capacity
-        survivors = self._score(job.band[:capacity].sort().values, cursor, job.excluded)
+        job, entries = self.job, self.best.lanes.numel() + len(band)
+        survivors = self._score(band.sort().values, cursor, job.excluded)
         merged = Best(*(torch.empty_like(rows) for rows in self.best))
-        sizes = {"capacity": capacity, "num_positions": self.count, "k": job.k}
+        sizes = {"capacity": len(band), "num_positions": self.count, "k": job.k}
         launcher.launch(
             merge_best,
             (-(-entries // ENTRIES),),
