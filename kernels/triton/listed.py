@@ -52,6 +52,6 @@ class _Pairs(Crop):
         """Return canonical scores of pairs, float64 ``[P]``."""
         self.dim = dim
         scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
-        band = Pairs((rows << 32) | ids, None, None, None, scores=scores)
-        self.decide(band, status=None if self.allows_nan else self.status.rows)
+        status = None if self.allows_nan else self.status.rows
+        self.decide(Pairs((rows << 32) | ids, None, None, None, scores=scores, status=status))
         return scores

@@ -143,7 +143,7 @@ class _Ranking:
         if self._target_scores is None:
             self._target_scores = torch.empty_like(self.targets, dtype=torch.float64)
             pairs = Pairs(None, None, None, self.targets, scores=self._target_scores)
-            self.crop.decide(pairs, status=status)
+            self.crop.decide(pairs._replace(status=status))
         elif status is not None:
             self._check_queries()
         scores = self._target_scores

@@ -41,6 +41,7 @@ class Pairs(NamedTuple):
     limits: Any = None  # [positions] float64; None: every score is needed
     scores: Any = None  # [capacity] float64; None: not needed
     excluded: Any = None  # rising query << 32 | lane: such pairs get a lane of all ones
+    status: Any = None  # [3] see note_bad_pairs; None: nothing is checked
 
 
 class Counted(NamedTuple):
@@ -103,7 +104,6 @@ def decide(
     views,
     band,  # Pairs
     counted,  # None: nothing is counted
-    p_status,  # [3] see note_bad_pairs; None: nothing is checked
     capacity,
     num_excluded,
     num_features,
@@ -141,8 +141,8 @@ def decide(
         if counted is not None:
             m_pair &= candidate != tl.load(counted.targets + query, mask=m_pair, other=0)
         score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
-        if p_status is not None:
-            note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)
+        if band.status is not None:
+            note_bad_pairs(band.status, query, candidate, m_pair, finite, FORM)
         if band.scores is not None:
             tl.store(band.scores + place, score, mask=m_pair)
         if counted is not None:

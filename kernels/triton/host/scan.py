@@ -62,10 +62,8 @@ class Crop:
             operands.score, sizes, self.dim, self.arch, operands.has_factor, **options
         )
 
-    def decide(
-        self, band: Pairs, counted: Counted | None = None, status: Tensor | None = None
-    ) -> None:
-        """Score pairs canonically, and count them; check rows if there is a status."""
+    def decide(self, band: Pairs, counted: Counted | None = None) -> None:
+        """Score pairs canonically, and count them."""
         capacity = len(band.scores if band.pairs is None else band.pairs)
         programs, excluded = -(-capacity // CANONICAL_LANES), band.excluded
         if counted is not None:
@@ -74,7 +72,6 @@ class Crop:
             "views": views_of(self.operands),
             "band": band,
             "counted": counted,
-            "p_status": status,
             "capacity": capacity,
             "num_excluded": 0 if excluded is None else len(excluded),
             "num_features": self.dim,
