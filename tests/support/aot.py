@@ -22,8 +22,9 @@ from unittest.mock import patch
 
 import torch
 import triton
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_manager
 
 from kgfast.kernels.triton.device.sweep import SUM_BLOCK
@@ -140,16 +141,33 @@ def compile_for(launch: Launch, arch: int | str) -> "Code":
 def _compile(
     kernel: Any, arch: int | str, special: Specialisation, options: tuple[tuple[str, Any], ...]
 ) -> "Code":
-    source = ASTSource(
+    source = _source(kernel, special)
+    is_nvidia = isinstance(arch, int)
+    target = GPUTarget("cuda", arch, 32) if is_nvidia else GPUTarget("hip", arch, 64)
+    compiled = triton.compile(source, target=target, options=dict(options))
+    return (NvidiaCode if is_nvidia else AmdCode)(compiled.asm, compiled.metadata.shared)
+
+
+def _source(kernel: Any, special: Specialisation) -> ASTSource:
+    return ASTSource(
         fn=kernel,
         signature=dict(zip(kernel.arg_names, special.types, strict=True)),
         constexprs=dict(special.constants),
         attrs=dict.fromkeys(special.aligned, _ALIGNED),
     )
-    is_nvidia = isinstance(arch, int)
-    target = GPUTarget("cuda", arch, 32) if is_nvidia else GPUTarget("hip", arch, 64)
-    compiled = triton.compile(source, target=target, options=dict(options))
-    return (NvidiaCode if is_nvidia else AmdCode)(compiled.asm, compiled.metadata.shared)
+
+
+def ttir_of(launch: Launch) -> str:
+    """Return the TTIR of a launch for sm_90, in hundredths of the time of compiling."""
+    source, target = _source(launch.kernel, specialisation(launch)), GPUTarget("cuda", 90, 32)
+    backend, context, stages = make_backend(target), ir.context(), {}
+    options = backend.parse_options(launch.options)
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    made_for = backend.get_codegen_implementation(options), backend.get_module_map()
+    module = source.make_ir(target, options, *made_for, context)
+    backend.add_stages(stages, options, source.language)
+    return str(stages["ttir"](module, {}))
 
 
 @dataclass

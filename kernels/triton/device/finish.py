@@ -205,7 +205,7 @@ def finish(
     elif splits is not None:
         i_program = tl.program_id(0) - num_programs
         if STRIPED is None:
-            num_numbers = num_queries * splits.num_features
+            num_numbers = num_queries.to(tl.int64) * splits.num_features
             add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
         else:
             per_query = tl.cdiv(splits.num_features, _STRIPE_COLUMNS)
