@@ -4,12 +4,13 @@ Operands are read in place, ``DEPTH`` features (or rows, of gradients) at a time
 multiplied as three products of their tf32 parts (``tf32x3``), which errs by about 2**-21 of ``|q|
 |c|``, as float32 does; or as one product if the caller allows that (``tf32``). With ``bf16``,
 queries, table and slopes were rounded to bfloat16 before, and are multiplied as stored. Without
-such units, precision is ``ieee``. Tensor cores add in their own fixed order, so two runs are
+such units, or where they save nothing (:func:`precision_of` in host/matmul.py), precision is
+``ieee``. Tensor cores add in their own fixed order, so two runs are
 bit-equal. No library is used that chooses algorithms at run time.
 
 Cost model (sm_90): a 128 x 64 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
 tensor core instructions where tf32 issues one, bf16 half of one. No spills; 80 KiB of shared
-memory.
+memory. ``ieee`` on GeForce: at most 1.7 slots a product, the tile of the scores 1.2.
 """
 
 from typing import Any, NamedTuple

@@ -10,6 +10,7 @@ from ..device.arguments import TileShape, Vector
 from ..device.finish import SUMMED, Splits
 from ..device.products import Factors, GradTile, Product, Weighted, multiply_slopes
 from . import launch as launcher
+from .configs import GEFORCE
 from .pull import Owed
 from .views import plane_of
 
@@ -20,6 +21,7 @@ PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
 ALL_REGISTERS = 255  # for slopes that are not read in fours
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
+IEEE_DEPTH = 16  # without tensor cores: as many slots, and fewer registers
 BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
 BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
 GRAD_TILE = GradTile(64, 64)
@@ -42,6 +44,8 @@ class Products:
         self._is_even = is_even and dim % 4 == 0
         multiple = BF16_MULTIPLE if is_rounded else 4 if self._is_even else 1
         depth = BF16_DEPTH if precision == "bf16" else DEPTH
+        if precision == "ieee" and arch:
+            depth = IEEE_DEPTH
         self.product = Product(depth, precision, multiple)
         filled = len(table), arch, launcher.num_multiprocessors(table.device)
         self.tile, self.num_warps = product_tile(len(queries), *filled, is_even=multiple > 1)
@@ -83,6 +87,9 @@ class Products:
             registers = UNEVEN_REGISTERS
         if of_slopes == 1:
             registers = ALL_REGISTERS
+        options = {"num_warps": 4, **launcher.capped(registers, self._arch)}
+        if self.product.depth == IEEE_DEPTH:  # with four warps some spill, whatever the cap
+            options = {"num_warps": 8}
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
         is_even = self._is_even and grad.stride(0) % 4 == 0 and grad.shape[1] % 4 == 0
         launcher.launch(
@@ -101,8 +108,7 @@ class Products:
                 ),
                 "PRODUCT": self.product,
             },
-            num_warps=4,
-            **launcher.capped(registers, self._arch),
+            **options,
         )
 
 
@@ -159,7 +165,7 @@ def product_tile(
     if num_queries <= 16:
         return TileShape(16, 128 if has_room else 64), 4
     if not has_room:
-        return TileShape(64, 64), 8 if arch in (86, 89, 120) and not is_even else 4
+        return TileShape(64, 64), 8 if arch in GEFORCE and not is_even else 4
     if arch == 90:
         is_filled = -(-num_queries // 128) * -(-num_candidates // 64) >= multiprocessors
         has_rows = num_queries > 64 and is_filled
@@ -168,9 +174,16 @@ def product_tile(
 
 
 def precision_of(operands: Operands, arch: int) -> str:
-    """Choose the precision of products; see device/products.py."""
+    """Choose the precision of products; see device/products.py.
+
+    GeForce cards multiply tf32 numbers on tensor cores as fast as float32 numbers without (NVIDIA's
+    whitepapers of RTX 3090, 4090 and 5090; workstation cards up to twice as fast). So three
+    products take longer there than one in float32.
+    """
     if not arch:
         return "ieee"
     if operands.precision == "bf16":
         return "bf16"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee" if arch in GEFORCE else "tf32x3"
