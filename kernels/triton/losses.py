@@ -6,7 +6,8 @@ all tiles are added once, at the end. The device checks labels while it makes th
 while it adds them. The host waits once, for one word per program.
 
 Memory: 40 MiB for slopes of a chunk and its panels outside the table's gradient; 2 MiB of packed
-queries, 4 MiB of row sums, 16 MiB of partial gradients, and O(B + nnz): at most 64 MiB.
+queries, 4 MiB of row sums, 16 MiB of partial gradients, and O(B + nnz): at most 64 MiB. On a GPU of
+more than 16 GiB, partial gradients take more (:func:`scratch_of` in host/launch.py).
 """
 
 from collections.abc import Sequence

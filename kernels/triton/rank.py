@@ -1,9 +1,10 @@
 """Ranks on a GPU: a float32 sweep with a proven error bound, canonical scores for open pairs.
 
 Cost model: device/sweep.py (per element), canonical.py (per undecided pair), known.py (per known
-answer); a crop is swept alone. Memory: 40 MiB of packed rows, 4 MiB of band, O(B) words per crop,
-and a sorted copy of an index with unsorted rows. The host waits once, for the checks of the input
-and the sizes of all bands. Pairs that a band could not hold are then swept again in smaller pieces.
+answer); a crop is swept alone. Memory: 40 MiB of packed rows, more on a GPU of more than 16 GiB,
+4 MiB of band, O(B) words per crop, and a sorted copy of an index with unsorted rows. The host
+waits once, for the checks of the input and the sizes of all bands. Pairs that a band could not hold
+are then swept again in smaller pieces.
 """
 
 from itertools import accumulate
@@ -92,7 +93,8 @@ class _Ranking:
     ) -> None:
         """Plan the work; ``scores`` are those of the targets, if given."""
         self.crop, self.targets, self.counts, self.band = crop, targets, counts, band
-        ids, plan = crop.operands.candidates.ids, crop.plan()
+        room = launcher.scratch_of(configs.PACKED_BYTES, crop.device)
+        ids, plan = crop.operands.candidates.ids, crop.plan(packed_bytes=room)
         self._ids = None if ids is None else ids.contiguous()
         self._scan, self._is_few = scan_of(crop, plan, self._ids), plan.rows == "in place"
         self._pieces = _spans(len(known.indices), len(band))

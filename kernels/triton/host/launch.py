@@ -6,6 +6,7 @@ Tests replace :func:`launch` to see the launches without a GPU.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ...ieee import ieee_arithmetic
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # options of every launch that names no others: Triton 3.10 fuses no product into a sum by default
 DEFAULTS = {"enable_fp_fusion": True}
+LEAST_SCRATCH = 64 << 20
 
 
 def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: Any) -> None:
@@ -71,8 +73,26 @@ def serving(device: torch.device) -> Iterator[int]:
             yield arch
 
 
+@cache
 def num_multiprocessors(device: torch.device) -> int:
     """Return the multiprocessors of a GPU; a few programs without a GPU."""
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU; 0 without a GPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def scratch_of(size: int, device: torch.device) -> int:
+    """Return the bytes that stand on a device for ``size`` bytes of the least scratch.
+
+    A call takes ``LEAST_SCRATCH`` beside its operands and results, or a 256th of the device's
+    memory if that is more.
+    """
+    return size * max(LEAST_SCRATCH, memory_of(device) // 256) // LEAST_SCRATCH

@@ -14,8 +14,8 @@ from .configs import GEFORCE
 from .pull import Owed
 from .views import plane_of
 
-PARTIAL_BYTES = 8 << 20  # bytes of gradients of queries, of splits of the candidates
-PROGRAMS = 512  # programs that fill a machine
+PARTIAL_BYTES = 8 << 20  # of the least scratch: gradients of queries, of splits of the candidates
+PROGRAMS = 4  # programs that fill a multiprocessor
 LOW_REGISTERS = 128  # for 16 warps per multiprocessor
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 UNEVEN_REGISTERS = 200  # for a sum over rows that are not read in fours, before Hopper
@@ -122,8 +122,9 @@ class QueryProducts:
         """
         self.grad, self._adds_sum, (count, dim) = grad, adds, grad.shape
         tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
-        room, steps = PARTIAL_BYTES // (4 * count * dim), num_rows // (4 * depth)
-        self.splits = max(1, min(PROGRAMS // tiles, room, steps))
+        room = launcher.scratch_of(PARTIAL_BYTES, grad.device) // (4 * count * dim)
+        programs = PROGRAMS * launcher.num_multiprocessors(grad.device)
+        self.splits = max(1, min(programs // tiles, room, num_rows // (4 * depth)))
         self._partial = grad[None]
         if self.splits > 1:
             self._partial = grad.new_empty(self.splits, count, dim, dtype=torch.float32)

@@ -13,9 +13,9 @@ from . import launch as launcher
 from .configs import MAX_GRID
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
-PARTIAL_BYTES = 14 << 20  # bytes of sums of queries, of all programs
-SPLIT_BYTES = 2 << 20  # bytes of sums of rows, if queries are split
-PROGRAMS = 1056  # warps of a machine, with 255 registers per thread
+PARTIAL_BYTES = 14 << 20  # of the least scratch: sums of queries, of all programs
+SPLIT_BYTES = 2 << 20  # of the least scratch: sums of rows, if queries are split
+WARPS = 8  # of a multiprocessor, with 255 registers per thread
 ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # rows of a lane
 FEATURES = 4  # features of a tile of many rows: fewer need less memory, more exchange less
 _LEAST_SPLIT = 64  # fewest queries of a split
@@ -114,8 +114,9 @@ def blocks_of(operands: Operands) -> list[slice]:
     bytes_of_feature = 4 * operands.query_planes
     features = FEATURES
     of_all = bytes_of_feature * -(-operands.num_features // features) * features
-    of_programs = bytes_of_feature * features * PROGRAMS * 3 // 4  # avoids a second block
-    most = max(1, PARTIAL_BYTES // max(of_programs, of_all))
+    of_programs = bytes_of_feature * features * _programs(operands) * 3 // 4  # no second block
+    room = launcher.scratch_of(PARTIAL_BYTES, operands.table.device)
+    most = max(1, room // max(of_programs, of_all))
     count = operands.num_queries
     height = -(-count // max(1, -(-count // most)))
     return [slice(i, min(i + height, count)) for i in range(0, count, max(1, height))]
@@ -181,14 +182,22 @@ def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, 
     tile = PullTile(pairs // features, features, of_queries=False, adds=False)
     columns = -(-(high - low) // features)
     tiles = -(-num_rows // tile.rows)
-    room = PARTIAL_BYTES // (4 * operands.query_planes * columns * features * num_queries)
-    stripes = max(1, min(tiles, room, PROGRAMS // columns, MAX_GRID))
+    room = launcher.scratch_of(PARTIAL_BYTES, operands.table.device)
+    room //= 4 * operands.query_planes * columns * features * num_queries
+    programs = _programs(operands)
+    stripes = max(1, min(tiles, room, programs // columns, MAX_GRID))
     splits = 1
     if stripes == tiles:
         width = operands.table.shape[1] + operands.num_features * operands.has_factor
-        splits = min(PROGRAMS // (columns * stripes), num_queries // _LEAST_SPLIT, MAX_GRID)
-        splits = max(1, min(splits, SPLIT_BYTES // (4 * width * num_rows)))
+        splits = min(programs // (columns * stripes), num_queries // _LEAST_SPLIT, MAX_GRID)
+        room = launcher.scratch_of(SPLIT_BYTES, operands.table.device)
+        splits = max(1, min(splits, room // (4 * width * num_rows)))
     return tile, stripes, splits
+
+
+def _programs(operands: Operands) -> int:
+    """Return the programs, of a warp each, that fill the machine."""
+    return WARPS * launcher.num_multiprocessors(operands.table.device)
 
 
 def _rows_of_lane(operands: Operands, arch: int) -> int:

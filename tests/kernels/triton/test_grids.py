@@ -1,5 +1,6 @@
 """Grids of calls that are larger than any GPU's memory, recorded without one."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
@@ -86,3 +87,16 @@ def test_only_the_first_axis_grows_with_queries_and_rows(grids, score, batch, ro
     assert wrong == {}
     # Else nothing here is large enough for a cut, or for more programs than another axis has.
     assert any(65_535 in grid[1:] or (grid[0] > 65_535 and batch > 1) for grid in grids.values())
+
+
+@pytest.mark.parametrize(("memory", "programs"), [(0, 512), (141 << 30, 1024)])
+def test_a_pull_fills_a_gpu_of_much_memory(grids, memory, programs, monkeypatch) -> None:
+    """A pool of 1,024 for 512 queries, on 132 multiprocessors of eight such warps each."""
+    from kgfast.kernels.triton.host import launch
+
+    monkeypatch.setattr(launch, "memory_of", lambda device: memory)
+    operands = operands_of(meta(512, 1024), meta(1024, 1024), "rotate")
+    with PretendDevice():
+        need = [True, True, False, False]
+        scores._backward.body(meta(512, 1024), operands, None, False, None, BACKEND, need)
+    assert math.prod(grids["pull"]) == programs

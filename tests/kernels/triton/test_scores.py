@@ -62,7 +62,7 @@ def test_many_blocks(engine, score, monkeypatch) -> None:
 
     row_bytes = 4 * 2 * get_score(score).planes
     monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
-    monkeypatch.setattr(pull, "PROGRAMS", 4)
+    monkeypatch.setattr(pull, "_programs", lambda operands: 4)
     monkeypatch.setattr(pull, "PARTIAL_BYTES", 9 * 4 * 2 * row_bytes)  # 9 queries, 4 programs
     monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
     monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
@@ -76,7 +76,7 @@ def test_stripes_of_tiles_and_splits_of_queries(engine, score, programs, monkeyp
     """Programs that pull several tiles, or one; queries that are split beside few rows."""
     from kgfast.kernels.triton.host import pull
 
-    monkeypatch.setattr(pull, "PROGRAMS", programs)
+    monkeypatch.setattr(pull, "_programs", lambda operands: programs)
     monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
     monkeypatch.setattr(pull, "ROWS", 2)  # tiles of 16 rows, or 32
     check(engine, problem_of(score, 5, 50, 3, torch.float16))
