@@ -10,7 +10,7 @@ import pytest
 
 _ARCHS = 80, 86, 89, 90, 100, 120
 ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in _ARCHS]
-BATCHES = (1, 100, 1000)  # swept in place; one for each tile
+BATCHES = (1, 16, 100, 1000)  # two that are swept in place; one for each tile
 OF_3_9 = (
     "Triton 3.9 spills 8 bytes where registers are limited, needs more issue slots, and copies "
     "AMD's loop three times"

@@ -2,12 +2,12 @@
 
 Packing pays if many queries use the packed rows. A batch of 16 or fewer queries is limited by
 reading the table, so nothing is copied here: lanes are features of rows in place, and a program
-takes ``TILE.lanes`` candidates and all queries.
+takes ``TILE.lanes`` candidates and ``TILE.rows`` queries.
 
 Cost model (sm_90): the table's bytes, once, and 4 bytes per candidate for a bias. Beside that,
-rotate takes 13.8 issue slots per element for one query and 7.4 for sixteen, one square root among
-them. One query needs a fifth of the time that its bytes take; sixteen queries need about twice that
-time, and 64 sums per thread. Sums are not compared before the last feature.
+rotate takes 13.8 issue slots per element for one query and 7.75 for eight, one square root among
+them. One query needs a fifth of the time that its bytes take, eight need about that time, and
+sixteen, in two groups, twice that time. Sums are not compared before the last feature.
 
 Order of summation: a lane adds every 64th feature, at most ``ceil(D / 64)`` of them, and the 64
 lanes are then added up: the roundings that bounds.py counts.
@@ -48,7 +48,7 @@ class Decider(NamedTuple):
 
     thresholds: Any  # [tiles][3][rows of a tile], see bounds.thresholds
     rel: float
-    queries: int
+    queries: float  # as an integer, 1 and multiples of 16 would be compiled anew
     ids: Any  # rows of the candidates; None: the rows from ``first`` on
     first: int
     status: Any  # [3] see note_bad_in_place; None: rows are not checked
@@ -157,8 +157,9 @@ def sweep_in_place(
     if decider.ids is not None:
         row = tl.load(decider.ids + position)
     query = tl.program_id(0) * Q + tl.arange(0, Q)
-    m_pair = (query < decider.queries)[:, None] & (lane < num_candidates)[None, :]
-    query = tl.minimum(query, decider.queries - 1).to(tl.int64)
+    num_queries = tl.full((), decider.queries, tl.int32)
+    m_pair = (query < num_queries)[:, None] & (lane < num_candidates)[None, :]
+    query = tl.minimum(query, num_queries - 1).to(tl.int64)
     places = pointers_of(views, query[:, None, None], row[None, :, None], FORM)
     bias = tl.zeros((C,), tl.float32)
     if FORM.has_bias:

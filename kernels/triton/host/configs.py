@@ -119,11 +119,16 @@ def split_tile(num_queries: int, arch: int) -> CropTile:
 def in_place_tile(score: Score, num_queries: int, arch: int) -> CropTile:
     """Return a tile of rows in place, with sums that stay in registers: 8 to 64 per thread.
 
-    Queries of rscf scores, which are limited by arithmetic, share a tile in groups of four: the
-    next group finds the rows in the cache. Four queries have half the candidates for complex rows
-    on Blackwell, where the compiler takes more registers.
+    A kernel is compiled for one query, and another for several: sizes of batches compile none anew.
+    Eight queries of rotate and sixteen of real rows take as long as an H200 reads the rows (7.75
+    slots for 8 bytes, 1.8 for 4). Queries of rscf scores, which are limited by arithmetic, share a
+    tile in groups of four, and those of complex rows in groups of eight: the next group finds the
+    rows in the cache. Four queries have half the candidates for complex rows on Blackwell, where
+    the compiler takes more registers.
     """
-    queries = min(1 << (num_queries - 1).bit_length(), 4 if score.is_rscf else FEW_QUERIES)
+    queries = 4 if score.is_rscf else FEW_QUERIES // score.planes
+    if num_queries == 1:
+        queries = 1
     few = 2 if arch >= 100 and score.planes == 2 else 4
     registers = IN_PLACE_REGISTERS if arch else None
     return CropTile(queries, 16 if queries <= few else 8, 4, registers)

@@ -247,7 +247,7 @@ class ScanInPlace(Scan):
         self._thresholds = bounds.tiled(self._rows(limits, thresholds)[:3], self.tile.queries)
 
     def _arguments(self) -> dict[str, Any]:
-        decider = Decider(self._thresholds, self.crop.rel, len(self._taken), *self._panels)
+        decider = Decider(self._thresholds, self.crop.rel, float(len(self._taken)), *self._panels)
         return {"views": self._queries, "decider": decider}
 
 

@@ -39,7 +39,7 @@ def test_the_sweep_stays_within_its_bound(score, monkeypatch) -> None:
         return taken(distance, facts, *rest)
 
     monkeypatch.setattr(in_place, "take", take)
-    rows, dim = 16, 130
+    rows, dim = 8, 130  # of one program
     for law in ("equal", "cauchy"):
         values = rows_of(score, rows + 2, dim, torch.float64)
         values = (values * 1.5).tan() if law == "cauchy" else 0.1 + values * 1e-6
@@ -48,10 +48,11 @@ def test_the_sweep_stays_within_its_bound(score, monkeypatch) -> None:
         triton.rank_counts(queries, candidates, targets, none, none[:0], score)
         canonical = -canonical_scores(queries[:, None], candidates[None], score)
         bound = allowed(score, queries, candidates, canonical)
-        actual = torch.from_numpy(seen["distance"]).double()
+        actual = torch.from_numpy(seen["distance"])[:2, :rows].double()
         assert bool(((actual - canonical).abs() <= bound).all())
         if score == "dot":
-            assert bool((torch.from_numpy(seen["norm"]) >= candidates.double().norm(dim=1)).all())
+            norm = torch.from_numpy(seen["norm"])[:rows]
+            assert bool((norm >= candidates.double().norm(dim=1)).all())
 
 
 def allowed(score: str, queries: Tensor, candidates: Tensor, distance: Tensor) -> Tensor:
