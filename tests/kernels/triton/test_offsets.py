@@ -112,7 +112,7 @@ def launches_of(score: str, monkeypatch) -> Iterator[aot.Launch]:
                 yield launch
 
 
-KERNELS = {"pack", "sweep_in_place", "rescore", "count_known", "score_tiles", "gather_scores"}
+KERNELS = {"pack", "sweep_in_place", "decide", "count_known", "score_tiles", "gather_scores"}
 OF_PRODUCTS = {"sweep_split", "pack_parts", "tile_losses", "multiply_slopes", "finish", "compose"}
 OF_DISTANCES = {"sweep", "pull", "add_stripes"}
 
