@@ -2,10 +2,10 @@
 
 Cost model: engine/pairwise_backward.h, for products engine/product.h, with an index
 engine/indexed_backward.h. Memory beyond operands and results is 24 MiB of feature blocks (for
-products 12 MiB of packed rows), and 16 MiB of the stripes' partial gradients. Roots take 8 MiB of
-lengths, and these 8 MiB once more. An index takes three rows per thread; the gradient of the table
-takes the order of the index, two words per pair. ``rscf_rotate`` takes at most 24 MiB of turned
-queries.
+products 12 MiB of packed rows), and 16 MiB of the queries' gradients by ranges of candidates. Roots
+take 8 MiB of lengths, and these 8 MiB once more. An index takes three rows per thread; the gradient
+of the table takes the order of the index, two words per pair. ``rscf_rotate`` takes at most 24 MiB
+of turned queries.
 """
 
 from collections.abc import Iterator

@@ -203,21 +203,21 @@ float pack_byte_row(const float* scratch, int64_t features, float scale, char* t
   V sum = Simd::zero();
   for (int64_t k = 0; k < padded; k += step) {
     uint8_t bytes[P][step];
-    for (int64_t part = 0; part < step; part += Simd::W) {
+    for (int64_t i = 0; i < step; i += Simd::W) {
       V rest[P], zeros[P];
       for (int p = 0; p < P; ++p) {
-        const V x = Simd::load(scratch + p * stride + k + part), t = Simd::mul(x, inverse);
+        const V x = Simd::load(scratch + p * stride + k + i), t = Simd::mul(x, inverse);
         const V below = Simd::max(Simd::sub(Simd::zero(), t), least);  // - min(t, most)
         const I whole = Bytes::round(Simd::max(Simd::sub(Simd::zero(), below), least));
-        Bytes::store_bytes(bytes[p] + part, whole);
+        Bytes::store_bytes(bytes[p] + i, whole);
         rest[p] = Simd::minus_product(Bytes::to_floats(whole), unit, x);
         zeros[p] = Simd::zero();
       }
       sum = Score::add(sum, rest, zeros);
     }
     for (int p = 0; p < P; ++p)
-      for (int64_t part = 0; part < step && k + part < padded; part += kByteRun)
-        std::memcpy(to + (p * padded + k + part) * kByteColumn, bytes[p] + part, kByteRun);
+      for (int64_t i = 0; i < step && k + i < padded; i += kByteRun)
+        std::memcpy(to + (p * padded + k + i) * kByteColumn, bytes[p] + i, kByteRun);
   }
   float lanes[Simd::W], total = 0.0f;
   Simd::store(lanes, sum);

@@ -42,7 +42,7 @@ inline void partner_coefficients(const ScoreGradient& grad, const float* const (
 
 // Adds the terms of R partners to a vector of the anchor's gradient, `sums`.
 template <class Score, bool AnchorIsQuery, bool Near, int R, int Theirs>
-inline Extremes add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs],
+inline Extremes add_partners(const V (&g)[R], const V* anchor, const V (&others)[R][Theirs],
                              V* sums) {
   V unused[Theirs];
   Extremes met;
@@ -50,9 +50,9 @@ inline Extremes add_partners(const V (&g)[R], const V* own, const V (&others)[R]
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     if (AnchorIsQuery)
-      backward_term<Score, Near>(g[r], own, others[r], sums, unused, &met);
+      backward_term<Score, Near>(g[r], anchor, others[r], sums, unused, &met);
     else
-      backward_term<Score, Near>(g[r], others[r], own, unused, sums, &met);
+      backward_term<Score, Near>(g[r], others[r], anchor, unused, sums, &met);
   }
   return met;
 }
@@ -66,12 +66,12 @@ inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64
   constexpr int T = AnchorIsQuery ? Score::row_planes : Score::query_planes;
   for (; i < stop; i += W) {
     const int64_t left = stop - i;
-    V own[P], others[R][T], sums[P], before[P];
+    V of_anchor[P], others[R][T], sums[P], before[P];
 #pragma GCC unroll 5
     for (int p = 0; p < P; ++p) {
       const float* values = anchor.values + p * padded + run + i;
       const float* from = anchor.sums + p * padded + run + i;
-      own[p] = left < W ? load_part(values, left) : Simd::load(values);
+      of_anchor[p] = left < W ? load_part(values, left) : Simd::load(values);
       before[p] = sums[p] = left < W ? load_part(from, left) : Simd::load(from);
     }
 #pragma GCC unroll 4
@@ -80,10 +80,10 @@ inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64
       for (int p = 0; p < T; ++p)
         others[r][p] = left < W ? load_part(rows.at[r][p] + i, left)
                                 : Simd::load(rows.at[r][p] + i);
-    const Extremes met = add_partners<Score, AnchorIsQuery, true>(g, own, others, sums);
+    const Extremes met = add_partners<Score, AnchorIsQuery, true>(g, of_anchor, others, sums);
     if (Score::has_near && !all_near<Score>(met)) {
       std::copy(before, before + P, sums);
-      add_partners<Score, AnchorIsQuery, false>(g, own, others, sums);
+      add_partners<Score, AnchorIsQuery, false>(g, of_anchor, others, sums);
     }
 #pragma GCC unroll 5
     for (int p = 0; p < P; ++p) {

@@ -129,13 +129,13 @@ struct PairSums {
     std::copy(sums, sums + kRows, at);
     return all_near(worst);
   }
-  // Adds the first `part` < W features of a vector.
+  // Adds the first `count` < W features of a vector.
   template <class Reader>
-  void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t part) {
+  void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t count) {
     V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
-    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_part(query + p * padded + i, part);
+    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_part(query + p * padded + i, count);
     for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, part);
+      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, count);
       at[r] = add_term<Score, false>(at[r], q, c, &unused);
     }
   }

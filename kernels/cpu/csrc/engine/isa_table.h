@@ -35,19 +35,19 @@ constexpr ScoresKernels kScoresKernels = {
 
 constexpr BackwardKernels kBackwardKernels = {
     [](ScoreId id) {
-      return with_precise(id, [](auto score) { return span_shape<decltype(score)>(); });
+      return with_precise(id, [](auto score) { return slice_shape<decltype(score)>(); });
     },
-    [](const PairwiseBackwardJob& job, int64_t span, int64_t stripe, BackwardWorker& worker) {
+    [](const PairwiseBackwardJob& job, int64_t slice, int64_t range, BackwardWorker& worker) {
       with_score(job.score, [&](auto score) {
         using Score = decltype(score);
         if constexpr (is_monotone<Score>)  // else product.h
-          backward_span<Precise<Score>>(job, span, stripe, worker);
+          backward_slice<Precise<Score>>(job, slice, range, worker);
       });
     },
-    [](const PairwiseBackwardJob& job, int64_t span) {
+    [](const PairwiseBackwardJob& job, int64_t slice) {
       with_score(job.score, [&](auto score) {
         using Score = decltype(score);
-        if constexpr (is_monotone<Score>) add_stripes<Precise<Score>>(job, span);
+        if constexpr (is_monotone<Score>) add_ranges<Precise<Score>>(job, slice);
       });
     },
     [](ScoreId id, int64_t features) {
@@ -71,7 +71,7 @@ constexpr BackwardKernels kBackwardKernels = {
 };
 
 constexpr ProductKernels kProductKernels = {
-    product_shape,        block_floats,     pack_others, product_part, add_product_stripes,
+    product_shape,        block_floats,     pack_others, sum_range, add_product_ranges,
     product_scores_shape, pack_query_strip, score_rows};
 constexpr TrainingKernels kTrainingKernels = {run_loss_row, adagrad_part};
 

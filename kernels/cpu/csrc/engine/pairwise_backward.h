@@ -5,10 +5,11 @@
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, and 10 with all
 // other work; l2 3, l1 5, rscf_rotate 39 instructions. A group of candidates and their gradients
 // stay in registers while 32 queries and the queries' gradients stream from the first-level cache.
-// A task owns about kSpan floats of every row. The lines of a tile are fetched one tile ahead.
+// A task takes a slice of the features, about kSlice floats of every row. The lines of a tile
+// are fetched one tile ahead.
 //
 // Order: sums of 32 queries (in registers) or 64 candidates (in `sums`) go to a second level, and
-// the stripes' parts of a query's gradient are added in their order.
+// a query's gradients by the ranges of candidates are added in the order of the ranges.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -22,14 +23,14 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kTileQueries = 32, kTileCandidates = 32, kTileSum = 64;
-constexpr int kSpan = 64;  // floats of a query in a span, or a vector of each plane
+constexpr int kSlice = 64;  // floats of a query in a slice, but at least a vector of each plane
 
 template <class Score>
-constexpr int kBlocks =  // blocks of a span
-    Score::query_planes * Simd::W < kSpan ? kSpan / (Score::query_planes * Simd::W) : 1;
+constexpr int kBlocks =  // blocks of a slice
+    Score::query_planes * Simd::W < kSlice ? kSlice / (Score::query_planes * Simd::W) : 1;
 
 template <class Score>
-constexpr SpanShape span_shape() {
+constexpr SliceShape slice_shape() {
   return {Simd::W, kBlocks<Score>, kBlocks<Score> * Score::query_planes * Simd::W};
 }
 
@@ -187,15 +188,15 @@ inline void prefetch_coefficients(const ScoreGradient& grad, int64_t row, int64_
     __builtin_prefetch(grad.data + i * grad.row_stride + column * grad.column_stride, 0, 2);
 }
 
-// The part of the rows that a task owns: `count` feature blocks.
-struct Span {
+// The features of a task: `count` blocks.
+struct Slice {
   const FeatureBlock* blocks;
   int64_t count;
 };
 
-inline Span span_of(const PairwiseBackwardJob& job, int64_t index) {
-  const int64_t first = index * job.num_blocks / job.num_spans;
-  return {job.blocks + first, (index + 1) * job.num_blocks / job.num_spans - first};
+inline Slice slice_of(const PairwiseBackwardJob& job, int64_t index) {
+  const int64_t first = index * job.num_blocks / job.num_slices;
+  return {job.blocks + first, (index + 1) * job.num_blocks / job.num_slices - first};
 }
 
 // Picks the template by facts of run time: requested gradients of queries and of candidates (Q, C),
@@ -219,7 +220,7 @@ inline void backward_group_of(const Need& need, bool usual, const Group& group) 
 
 // Computes gradients of up to kTileCandidates candidates with all queries.
 template <class Score>
-void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const Span& span,
+void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const Slice& slice,
                          int64_t first, int64_t count, BackwardWorker& worker) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
   constexpr int64_t size = kTileCandidates * R * W;  // floats of one feature block
@@ -228,19 +229,19 @@ void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const
   std::memset(candidates, 0, sizeof candidates);
   std::memset(totals, 0, sizeof totals);
   bool usual = true;
-  for (int64_t n = 0; n < span.count; ++n)
+  for (int64_t n = 0; n < slice.count; ++n)
     for (int64_t j = 0; j < count; ++j) {
       const int64_t at = n * size + j * R * W;
-      load_block<R>(job.rows, first + j, span.blocks[n], candidates + at);
+      load_block<R>(job.rows, first + j, slice.blocks[n], candidates + at);
       if (Score::has_near) usual = usual && are_usual<Score>(candidates + at, 2);
       if (need.rows && job.adds_to_rows)
-        load_gradient<R>(job.grad_rows, first + j, span.blocks[n], totals + at);
+        load_gradient<R>(job.grad_rows, first + j, slice.blocks[n], totals + at);
     }
   for (int64_t row = 0; row < job.query.count; row += kTileQueries) {
     const int64_t rows = std::min(kTileQueries, job.query.count - row);
-    for (int64_t n = 0; n < span.count; ++n) {
-      if (n == 0 || span.blocks[n].begins_crop)
-        load_coefficients(job.grad, span.blocks[n].feature, Score::grad_scale,
+    for (int64_t n = 0; n < slice.count; ++n) {
+      if (n == 0 || slice.blocks[n].begins_crop)
+        load_coefficients(job.grad, slice.blocks[n].feature, Score::grad_scale,
                           {row, rows, first, count}, coefficients);
       if (n == 0) prefetch_coefficients(job.grad, row + kTileQueries, job.query.count, first);
       const float* queries = worker.queries + (n * job.query.count + row) * P * W;
@@ -253,43 +254,43 @@ void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const
       }
     }
   }
-  for (int64_t n = 0; need.rows && n < span.count; ++n)
+  for (int64_t n = 0; need.rows && n < slice.count; ++n)
     for (int64_t j = 0; j < count; ++j)
-      store_block<R>(job.grad_rows, first + j, span.blocks[n], totals + n * size + j * R * W);
+      store_block<R>(job.grad_rows, first + j, slice.blocks[n], totals + n * size + j * R * W);
 }
 
 template <class Score>
-inline void store_queries(const PairwiseBackwardJob& job, const Span& span, const float* from) {
+inline void store_queries(const PairwiseBackwardJob& job, const Slice& slice, const float* from) {
   constexpr int64_t size = Score::query_planes * Simd::W;
   for (int64_t row = 0; row < job.query.count; ++row)
-    for (int64_t n = 0; n < span.count; ++n)
-      store_query_block<Score>(job, row, span.blocks[n],
+    for (int64_t n = 0; n < slice.count; ++n)
+      store_query_block<Score>(job, row, slice.blocks[n],
                                from + (n * job.query.count + row) * size);
 }
 
 template <class Score>
-inline float* part_of(const PairwiseBackwardJob& job, int64_t index, int64_t stripe) {
+inline float* partial_totals(const PairwiseBackwardJob& job, int64_t index, int64_t range) {
   constexpr int64_t floats = kBlocks<Score> * Score::query_planes * Simd::W;
-  return job.parts + (index * job.num_stripes + stripe) * job.query.count * floats;
+  return job.partial_totals + (index * job.num_ranges + range) * job.query.count * floats;
 }
 
 template <class Score>
-void backward_span(const PairwiseBackwardJob& job, int64_t index, int64_t stripe,
+void backward_slice(const PairwiseBackwardJob& job, int64_t index, int64_t range,
                    BackwardWorker& worker) {
   constexpr int64_t size = Score::query_planes * Simd::W;
   const Need need{job.grad_query.data != nullptr,
                   job.grad_rows.view.data || job.grad_rows.factor.data};
   const FloatMode mode(FloatMode::kFlush);
-  const Span span = span_of(job, index);
-  const int64_t numbers = span.count * job.query.count * size;
-  const bool partial = need.queries && job.num_stripes > 1;
-  float* totals = partial ? part_of<Score>(job, index, stripe) : worker.totals;
+  const Slice slice = slice_of(job, index);
+  const int64_t numbers = slice.count * job.query.count * size;
+  const bool partial = need.queries && job.num_ranges > 1;
+  float* totals = partial ? partial_totals<Score>(job, index, range) : worker.totals;
   for (int64_t row = 0; row < job.query.count; ++row) {
     bool& usual = worker.usual[row / kTileQueries];
     if (row % kTileQueries == 0) usual = true;
-    for (int64_t n = 0; n < span.count; ++n) {
+    for (int64_t n = 0; n < slice.count; ++n) {
       float* query = worker.queries + (n * job.query.count + row) * size;
-      load_query_block<Score>(job, row, span.blocks[n], query);
+      load_query_block<Score>(job, row, slice.blocks[n], query);
       if (Score::has_near) usual = usual && are_usual<Score>(query, Score::is_rscf ? 4 : 2);
     }
   }
@@ -297,28 +298,28 @@ void backward_span(const PairwiseBackwardJob& job, int64_t index, int64_t stripe
     std::memset(worker.sums, 0, sizeof(float) * numbers);
     std::memset(totals, 0, sizeof(float) * numbers);
   }
-  const int64_t begin = stripe * job.stripe;
-  const int64_t end = std::min(begin + job.stripe, job.rows.view.count);
+  const int64_t begin = range * job.range_size;
+  const int64_t end = std::min(begin + job.range_size, job.rows.view.count);
   for (int64_t first = begin; first < end; first += kTileCandidates) {
     const int64_t next = std::min(first + kTileCandidates, end);
     prefetch_coefficients(job.grad, 0, job.query.count, first);
-    backward_candidates<Score>(job, need, span, first, next - first, worker);
+    backward_candidates<Score>(job, need, slice, first, next - first, worker);
     if (!need.queries || ((next - begin) % kTileSum != 0 && next != end)) continue;
     add_floats(totals, worker.sums, numbers);
     std::memset(worker.sums, 0, sizeof(float) * numbers);
   }
-  if (need.queries && !partial) store_queries<Score>(job, span, totals);
+  if (need.queries && !partial) store_queries<Score>(job, slice, totals);
 }
 
 template <class Score>
-void add_stripes(const PairwiseBackwardJob& job, int64_t index) {
+void add_ranges(const PairwiseBackwardJob& job, int64_t index) {
   const FloatMode mode(FloatMode::kFlush);
-  const Span span = span_of(job, index);
-  float* first = part_of<Score>(job, index, 0);
-  for (int64_t stripe = 1; stripe < job.num_stripes; ++stripe)
-    add_floats(first, part_of<Score>(job, index, stripe),
-               span.count * job.query.count * Score::query_planes * Simd::W);
-  store_queries<Score>(job, span, first);
+  const Slice slice = slice_of(job, index);
+  float* first = partial_totals<Score>(job, index, 0);
+  for (int64_t range = 1; range < job.num_ranges; ++range)
+    add_floats(first, partial_totals<Score>(job, index, range),
+               slice.count * job.query.count * Score::query_planes * Simd::W);
+  store_queries<Score>(job, slice, first);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // coefficients is copied once, so that its lines are read whole, and strips of the other side once
 // for all blocks, where they fit kPackedBytes.
 //
-// Order: kDepth terms in registers, then the block's sums; stripes in their order.
+// Order: kDepth terms in registers, then the block's sums; ranges of terms in their order.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -162,13 +162,13 @@ inline void load_strip(const View& other, const FeatureBlock& strip, const Produ
   }
 }
 
-// Packs a strip of kDepth rows of the other side, for all blocks; `part` counts strips, then rows.
-inline void pack_others(const ProductJob& job, int64_t part, float* out) {
+// Packs a strip of kDepth rows of the other side, for all blocks; `index` counts strips, then rows.
+inline void pack_others(const ProductJob& job, int64_t index, float* out) {
   const FloatMode mode(FloatMode::kFlush);
   ProductTile tile{};
-  tile.term = part / job.num_strips * kDepth;
+  tile.term = index / job.num_strips * kDepth;
   tile.depth = std::min(kDepth, job.other.count - tile.term);
-  load_strip(job.other, job.strips[part % job.num_strips], tile, out);
+  load_strip(job.other, job.strips[index % job.num_strips], tile, out);
 }
 
 // Calls each(strip, place of its sums in a row, true if the strip begins a crop).
@@ -197,16 +197,16 @@ inline void for_each_run(const ProductJob& job, Each each) {
 
 inline void add_product_terms(const ProductJob& job, const ProductTile& tile, float* scratch,
                               const ProductSums& into) {
-  const int64_t part = tile.term / kDepth * job.num_strips;
-  float* own = scratch + kCoefficients;
+  const int64_t first = tile.term / kDepth * job.num_strips;
+  float* loaded = scratch + kCoefficients;
   Coefficients g{};
   for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
     if (begins_crop) g = product_coefficients(job.grad, strip.feature, tile, scratch);
-    const float* others = own;
+    const float* others = loaded;
     if (job.packed)
-      others = job.packed + (part + (&strip - job.strips)) * kOthers;
+      others = job.packed + (first + (&strip - job.strips)) * kOthers;
     else
-      load_strip(job.other, strip, tile, own);
+      load_strip(job.other, strip, tile, loaded);
     const float* known = into.known ? into.known + at : nullptr;
     product_strip(g, tile.rows, vectors_of(strip.count),
                   {others, tile.depth, known, into.sums + at, into.step});
@@ -226,15 +226,15 @@ inline ProductTile block_of(const ProductJob& job, int64_t block) {
   return {row, std::min(job.block, job.out.count - row), 0, 0};
 }
 
-inline float* part_of(const ProductJob& job, int64_t block, int64_t stripe) {
-  return job.parts + (stripe * job.num_blocks + block) * block_floats(job);
+inline float* partial_sums(const ProductJob& job, int64_t block, int64_t range) {
+  return job.partial_sums + (range * job.num_blocks + block) * block_floats(job);
 }
 
-inline void product_part(const ProductJob& job, int64_t block, int64_t stripe, float* scratch) {
+inline void sum_range(const ProductJob& job, int64_t block, int64_t range, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   ProductTile tile = block_of(job, block);
-  const bool partial = job.num_stripes > 1;
-  float* sums = partial ? part_of(job, block, stripe) : scratch + product_shape().scratch;
+  const bool partial = job.num_ranges > 1;
+  float* sums = partial ? partial_sums(job, block, range) : scratch + product_shape().scratch;
   const int64_t step = block_width(job);
   const float* known = nullptr;
   if (job.adds)
@@ -243,20 +243,21 @@ inline void product_part(const ProductJob& job, int64_t block, int64_t stripe, f
         load_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
       known = sums;
     });
-  const int64_t end = std::min((stripe + 1) * job.stripe, job.other.count);
-  if (!known && stripe * job.stripe >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
-  for (tile.term = stripe * job.stripe; tile.term < end; tile.term += kDepth, known = sums) {
+  const int64_t end = std::min((range + 1) * job.range_size, job.other.count);
+  const int64_t begin = range * job.range_size;
+  if (!known && begin >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
+  for (tile.term = begin; tile.term < end; tile.term += kDepth, known = sums) {
     tile.depth = std::min(kDepth, end - tile.term);
     add_product_terms(job, tile, scratch, {nullptr, 0, known, sums, step});
   }
   if (!partial) store_product(job, tile, sums);
 }
 
-inline void add_product_stripes(const ProductJob& job, int64_t block) {
+inline void add_product_ranges(const ProductJob& job, int64_t block) {
   const FloatMode mode(FloatMode::kFlush);
-  float* first = part_of(job, block, 0);
-  for (int64_t stripe = 1; stripe < job.num_stripes; ++stripe) {
-    const float* terms = part_of(job, block, stripe);
+  float* first = partial_sums(job, block, 0);
+  for (int64_t range = 1; range < job.num_ranges; ++range) {
+    const float* terms = partial_sums(job, block, range);
     for (int64_t i = 0; i < block_floats(job); i += Simd::W)
       Simd::store(first + i, Simd::add(Simd::load(first + i), Simd::load(terms + i)));
   }

@@ -234,10 +234,10 @@ inline void adagrad_numbers(const AdagradJob& job, int64_t place, const float* g
   float *table = job.table + place, *sum = job.sum + place;
   int64_t i = 0;
   for (; i + W <= count; i += W) {
-    const AdagradVectors made = adagrad_step({Simd::load(table + i), Simd::load(sum + i)},
-                                             Simd::load(gradient + i), job);
-    Simd::store(table + i, made.parameter);
-    Simd::store(sum + i, made.sum);
+    const AdagradVectors updated = adagrad_step({Simd::load(table + i), Simd::load(sum + i)},
+                                                Simd::load(gradient + i), job);
+    Simd::store(table + i, updated.parameter);
+    Simd::store(sum + i, updated.sum);
   }
   if (i == count) return;
   float lanes[3][W] = {};
@@ -245,10 +245,10 @@ inline void adagrad_numbers(const AdagradJob& job, int64_t place, const float* g
   std::memcpy(lanes[0], table + i, bytes);
   std::memcpy(lanes[1], sum + i, bytes);
   std::memcpy(lanes[2], gradient + i, bytes);
-  const AdagradVectors made = adagrad_step({Simd::load(lanes[0]), Simd::load(lanes[1])},
-                                           Simd::load(lanes[2]), job);
-  Simd::store(lanes[0], made.parameter);
-  Simd::store(lanes[1], made.sum);
+  const AdagradVectors updated = adagrad_step({Simd::load(lanes[0]), Simd::load(lanes[1])},
+                                              Simd::load(lanes[2]), job);
+  Simd::store(lanes[0], updated.parameter);
+  Simd::store(lanes[1], updated.sum);
   std::memcpy(table + i, lanes[0], bytes);
   std::memcpy(sum + i, lanes[1], bytes);
 }

@@ -123,7 +123,7 @@ void write_rows(AboveResult& result, int threads, int64_t* indptr, int64_t* ids,
     }
     piece = {};
   }
-  parallel_parts(threads, rows, kQueriesPerTask, never, [&](int, int64_t first, int64_t last) {
+  parallel_ranges(threads, rows, kQueriesPerTask, never, [&](int, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       sort_row(ids + indptr[row], scores + indptr[row], indptr[row + 1] - indptr[row]);
   });

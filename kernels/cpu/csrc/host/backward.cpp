@@ -25,20 +25,21 @@ std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t widt
 namespace {
 
 constexpr int64_t kScratchBytes = 24 << 20;  // for all workers together
-constexpr int64_t kPartBytes = 16 << 20;     // for the stripes' gradients
-constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy to the end
+constexpr int64_t kPartialBytes = 16 << 20;  // for the gradients by ranges of candidates
+constexpr int64_t kTasks = 48;               // enough to keep many threads busy to the end
 constexpr int64_t kIdsPerTask = 32;
 constexpr int64_t kTurnedBytes = 24 << 20;
 
-// Plans spans and, where these are few, stripes: by the shape alone, so threads change no sum.
-void plan(PairwiseBackwardJob& job, int64_t blocks_per_span, int64_t part_bytes) {
-  job.num_spans = divide_up(job.num_blocks, blocks_per_span);
+// Plans slices of features and, where slices are few, ranges of candidates: by the shape alone, so
+// threads change no sum.
+void plan(PairwiseBackwardJob& job, int64_t blocks_per_slice, int64_t slice_bytes) {
+  job.num_slices = divide_up(job.num_blocks, blocks_per_slice);
   const int64_t most = std::min(divide_up(job.rows.view.count, 256),
-                                kPartBytes / std::max<int64_t>(job.num_spans * part_bytes, 1));
-  const int64_t stripes = std::clamp<int64_t>(divide_up(kSpanTasks, job.num_spans), 1,
-                                              std::max<int64_t>(most, 1));
-  job.stripe = std::max<int64_t>(divide_up(divide_up(job.rows.view.count, stripes), 64), 1) * 64;
-  job.num_stripes = std::max<int64_t>(1, divide_up(job.rows.view.count, job.stripe));
+                                kPartialBytes / std::max<int64_t>(job.num_slices * slice_bytes, 1));
+  const int64_t ranges = std::clamp<int64_t>(divide_up(kTasks, job.num_slices), 1,
+                                             std::max<int64_t>(most, 1));
+  job.range_size = std::max<int64_t>(divide_up(divide_up(job.rows.view.count, ranges), 64), 1) * 64;
+  job.num_ranges = std::max<int64_t>(1, divide_up(job.rows.view.count, job.range_size));
 }
 
 bool backward_of_queries(const Execution& execution, const IndexedBackwardJob& job) {
@@ -74,31 +75,31 @@ bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
   if (execution.isa.facts(job.score).terms == Terms::products)
     return product_backward(execution, job);
   const BackwardKernels& kernels = *execution.isa.backward;
-  const SpanShape shape = kernels.span_shape(job.score);
+  const SliceShape shape = kernels.slice_shape(job.score);
   const std::vector<FeatureBlock> blocks = feature_blocks(job.grad, shape.width);
   const int64_t numbers = job.query.count * shape.floats;
   job.blocks = blocks.data();
   job.num_blocks = static_cast<int64_t>(blocks.size());
   plan(job, shape.blocks, numbers * int64_t{sizeof(float)});
-  const bool partial = job.grad_query.data && job.num_stripes > 1;
-  Buffer<float> parts(partial ? job.num_spans * job.num_stripes * numbers : 0);
-  job.parts = parts.data;
+  const bool partial = job.grad_query.data && job.num_ranges > 1;
+  Buffer<float> partial_totals(partial ? job.num_slices * job.num_ranges * numbers : 0);
+  job.partial_totals = partial_totals.data;
 
-  const int64_t tasks = job.num_spans * job.num_stripes;
+  const int64_t tasks = job.num_slices * job.num_ranges;
   const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * int64_t{sizeof(float)}, 1);
   const int threads = threads_for(std::min(fit, tasks), execution.threads);
   Buffer<float> scratch(threads * 3 * numbers);
   Buffer<bool> usual(threads * job.query.count);
   const bool stopped =
       parallel(threads, tasks, execution.interrupted, [&](int index, int64_t task) {
-        float* own = scratch.data + index * 3 * numbers;
-        BackwardWorker worker{own, own + numbers, own + 2 * numbers,
+        float* room = scratch.data + index * 3 * numbers;
+        BackwardWorker worker{room, room + numbers, room + 2 * numbers,
                               usual.data + index * job.query.count};
-        kernels.span(job, task / job.num_stripes, task % job.num_stripes, worker);
+        kernels.backward_slice(job, task / job.num_ranges, task % job.num_ranges, worker);
       });
   if (stopped || !partial) return stopped;
-  return parallel(threads, job.num_spans, execution.interrupted,
-                  [&](int, int64_t span) { kernels.add_stripes(job, span); });
+  return parallel(threads, job.num_slices, execution.interrupted,
+                  [&](int, int64_t slice) { kernels.add_ranges(job, slice); });
 }
 
 bool indexed_backward(const Execution& execution, IndexedBackwardJob& job) {

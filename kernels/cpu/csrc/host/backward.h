@@ -36,21 +36,21 @@ struct PairwiseBackwardJob : BackwardJob {
   bool adds_to_rows;  // grad_rows (float32) holds a gradient already
   const FeatureBlock* blocks;
   int64_t num_blocks;
-  int64_t num_spans;  // parts of the features; each part is some blocks
-  int64_t stripe;     // candidates of a stripe, which keeps a part of the queries' gradient
-  int64_t num_stripes;
-  float* parts;       // [spans][stripes][span][B], where there are several stripes
+  int64_t num_slices;              // slices of the features: some blocks each
+  int64_t range_size, num_ranges;  // candidates of a range
+  // [slices][ranges][slice][B]: gradients of queries by one range each, where there are several.
+  float* partial_totals;
 };
 
 struct BackwardWorker {
-  float* queries;  // [blocks][B][planes][W]: the queries, in one span
+  float* queries;  // [blocks][B][planes][W]: the queries, in one slice
   float* sums;     // gradient of these queries from at most 64 candidates
   float* totals;   // gradient of these queries from all candidates so far
-  bool* usual;     // [tiles of queries]: true: the numbers in this span are usual (are_usual)
+  bool* usual;     // [tiles of queries]: true: the numbers in this slice are usual (are_usual)
 };
 
-// Division of the features: `blocks` blocks of `width` make a span, with `floats` of each query.
-struct SpanShape {
+// A slice of the features: `blocks` blocks of `width`, with `floats` of each query.
+struct SliceShape {
   int width, blocks, floats;
 };
 
@@ -74,10 +74,10 @@ struct IndexedBackwardJob : BackwardJob {
 };
 
 struct BackwardKernels {
-  SpanShape (*span_shape)(ScoreId);
-  void (*span)(const PairwiseBackwardJob&, int64_t span, int64_t stripe, BackwardWorker&);
-  // Sums the stripes' parts of one span of the queries' gradient.
-  void (*add_stripes)(const PairwiseBackwardJob&, int64_t span);
+  SliceShape (*slice_shape)(ScoreId);
+  void (*backward_slice)(const PairwiseBackwardJob&, int64_t slice, int64_t range, BackwardWorker&);
+  // Adds the gradients of queries in one slice by all ranges, in the order of the ranges.
+  void (*add_ranges)(const PairwiseBackwardJob&, int64_t slice);
   int64_t (*scratch)(ScoreId, int64_t num_features);  // floats of `scratch` below
   void (*turn)(const IndexedBackwardJob&, int64_t row, float* out);
   void (*query)(const IndexedBackwardJob&, int64_t row, float* scratch);

@@ -30,11 +30,11 @@ class FloatMode {
   // Runs body in the saved mode, which body may change.
   template <class Body>
   auto outside(Body body) {
-    const Word own = get();
+    const Word current = get();
     set(saved_);
     const auto result = body();
     saved_ = get();
-    set(own);
+    set(current);
     return result;
   }
 

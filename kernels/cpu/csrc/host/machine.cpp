@@ -51,15 +51,15 @@ using Machine = std::vector<std::pair<const Isa*, const Int8Tier*>>;
 const Machine& machine() {
   static const Machine picked = [] {
     const X86 has = probe_x86();
-    Machine found;
+    Machine usable;
     const Int8Tier* of_avx2 = has.avx2 && avx2_isa ? avx2_isa->int8 : nullptr;
     const bool has_vnni = has.avx512vnni && avx512vnni_int8_tier;
     if (has.avx512 && avx512_isa)
-      found.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
-    if (has.avx2 && avx2_isa) found.emplace_back(avx2_isa, of_avx2);
-    if (neon_isa) found.emplace_back(neon_isa, neon_isa->int8);
-    found.emplace_back(baseline_isa, nullptr);
-    return found;
+      usable.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
+    if (has.avx2 && avx2_isa) usable.emplace_back(avx2_isa, of_avx2);
+    if (neon_isa) usable.emplace_back(neon_isa, neon_isa->int8);
+    usable.emplace_back(baseline_isa, nullptr);
+    return usable;
   }();
   return picked;
 }

@@ -78,12 +78,12 @@ bool parallel(int threads, int64_t count, const std::function<bool()>& interrupt
   return tasks.stopped();
 }
 
-// Runs body(worker, first, last) for parts of 0 .. count - 1, of so many each.
+// Runs body(worker, first, last) for ranges of 0 .. count - 1, of `size` each but the last.
 template <class Body>
-bool parallel_parts(int threads, int64_t count, int64_t part,
-                    const std::function<bool()>& interrupted, Body body) {
-  return parallel(threads, divide_up(count, part), interrupted, [&](int worker, int64_t task) {
-    body(worker, task * part, std::min((task + 1) * part, count));
+bool parallel_ranges(int threads, int64_t count, int64_t size,
+                     const std::function<bool()>& interrupted, Body body) {
+  return parallel(threads, divide_up(count, size), interrupted, [&](int worker, int64_t task) {
+    body(worker, task * size, std::min((task + 1) * size, count));
   });
 }
 

@@ -152,7 +152,7 @@ bool find_factor_reach(SweepJob& job, int threads, const std::function<bool()>& 
     reach[first / rows_per_task] = bit_cast<float>(farthest);
   };
   const bool stopped =
-      parallel_parts(threads, job.num_candidates, rows_per_task, interrupted, find);
+      parallel_ranges(threads, job.num_candidates, rows_per_task, interrupted, find);
   for (int64_t task = 0; task < tasks; ++task) {
     job.factor_largest = std::max<double>(job.factor_largest, largest[task]);
     job.factor_reach = std::max<double>(job.factor_reach, reach[task]);

@@ -74,10 +74,10 @@ class PackedQueries {
     }
     job.packed_queries = packed_->data;
     job.tile_angles = packed_->data + planes;
-    parallel_parts(execution.threads, tiles, tiles_per_task, never,
-                   [&](int, int64_t first, int64_t last) {
-                     execution.isa.pack_queries(job, first, last, packed_->data);
-                   });
+    parallel_ranges(execution.threads, tiles, tiles_per_task, never,
+                    [&](int, int64_t first, int64_t last) {
+                      execution.isa.pack_queries(job, first, last, packed_->data);
+                    });
   }
 
  private:

@@ -54,8 +54,8 @@ void Pool::run(int workers, const std::function<void(int)>& work) {
 Pool& Pool::of_process() {
   Pool* pool = current;
   if (pool) return *pool;
-  auto made = std::make_unique<Pool>();
-  if (current.compare_exchange_strong(pool, made.get())) pool = made.release();
+  auto fresh = std::make_unique<Pool>();
+  if (current.compare_exchange_strong(pool, fresh.get())) pool = fresh.release();
   return *pool;
 }
 

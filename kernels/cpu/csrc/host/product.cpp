@@ -8,9 +8,9 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPartBytes = 16 << 20;  // for the stripes' sums
-constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
-constexpr int64_t kLeastStripe = 1024;
+constexpr int64_t kPartialBytes = 16 << 20;  // for the sums of ranges
+constexpr int64_t kTasks = 24;               // enough to keep many threads busy to the end
+constexpr int64_t kLeastRange = 1024;
 // Bytes of the queries of one pass over scores, or of the other side of a gradient.
 constexpr int64_t kPackedBytes = 12 << 20;
 
@@ -23,16 +23,16 @@ std::vector<FeatureBlock> strips_of(const std::vector<FeatureBlock>& runs,
     const int64_t vectors = divide_up(run.count, shape.vector);
     const int64_t parts = divide_up(run.count, shape.strip);
     int64_t at = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t wide = (vectors / parts + (part < vectors % parts)) * shape.vector;
-      strips.push_back({run.feature + at, std::min(wide, run.count - at), part == 0});
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t wide = (vectors / parts + (i < vectors % parts)) * shape.vector;
+      strips.push_back({run.feature + at, std::min(wide, run.count - at), i == 0});
       at += wide;
     }
   }
   return strips;
 }
 
-// Plans blocks and, where these are few, stripes: by the shape alone, so threads change no sum.
+// Plans blocks and, where blocks are few, ranges: by the shape alone, so threads change no sum.
 void plan(ProductJob& job, const ProductKernels& kernels) {
   const int64_t rows = job.out.count, terms = job.other.count;
   const ProductShape shape = kernels.shape();
@@ -40,39 +40,39 @@ void plan(ProductJob& job, const ProductKernels& kernels) {
   job.num_blocks = divide_up(rows, job.block);
   const int64_t bytes = job.num_blocks * kernels.block_floats(job) * int64_t{sizeof(float)};
   const int64_t most =
-      std::min(divide_up(terms, kLeastStripe), kPartBytes / std::max<int64_t>(bytes, 1));
+      std::min(divide_up(terms, kLeastRange), kPartialBytes / std::max<int64_t>(bytes, 1));
   const int64_t wanted = job.adds ? 1 : divide_up(kTasks, std::max<int64_t>(job.num_blocks, 1));
-  const int64_t stripes = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
-  const int64_t depths = divide_up(divide_up(terms, stripes), shape.depth);
-  job.stripe = std::max<int64_t>(depths, 1) * shape.depth;
-  job.num_stripes = std::max<int64_t>(1, divide_up(terms, job.stripe));
+  const int64_t ranges = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+  const int64_t depths = divide_up(divide_up(terms, ranges), shape.depth);
+  job.range_size = std::max<int64_t>(depths, 1) * shape.depth;
+  job.num_ranges = std::max<int64_t>(1, divide_up(terms, job.range_size));
 }
 
 bool run(const Execution& execution, ProductJob& job) {
   const ProductKernels& kernels = *execution.isa.product;
   plan(job, kernels);
-  const bool partial = job.num_stripes > 1;
+  const bool partial = job.num_ranges > 1;
   const int64_t sums = kernels.block_floats(job);
-  Buffer<float> parts(partial ? job.num_stripes * job.num_blocks * sums : 0);
-  job.parts = parts.data;
+  Buffer<float> partial_sums(partial ? job.num_ranges * job.num_blocks * sums : 0);
+  job.partial_sums = partial_sums.data;
   const ProductShape shape = kernels.shape();
   const int64_t count = divide_up(job.other.count, shape.depth) * job.num_strips;
   const bool packs = job.num_blocks > 1 &&
-                     count * shape.part * static_cast<int64_t>(sizeof(float)) <= kPackedBytes;
-  const Buffer<float> packed(packs ? count * shape.part : 0);
+                     count * shape.packed * static_cast<int64_t>(sizeof(float)) <= kPackedBytes;
+  const Buffer<float> packed(packs ? count * shape.packed : 0);
   job.packed = packs ? packed.data : nullptr;
-  if (packs && parallel(execution.threads, count, execution.interrupted, [&](int, int64_t part) {
-        kernels.pack_others(job, part, packed.data + part * shape.part);
+  if (packs && parallel(execution.threads, count, execution.interrupted, [&](int, int64_t index) {
+        kernels.pack_others(job, index, packed.data + index * shape.packed);
       }))
     return true;
   const bool stopped = parallel_with_scratch(
-      execution, job.num_blocks * job.num_stripes,
+      execution, job.num_blocks * job.num_ranges,
       shape.scratch + (partial ? 0 : sums), [&](int64_t task, float* scratch) {
-        kernels.part(job, task / job.num_stripes, task % job.num_stripes, scratch);
+        kernels.sum_range(job, task / job.num_ranges, task % job.num_ranges, scratch);
       });
   if (stopped || !partial) return stopped;
   return parallel(execution.threads, job.num_blocks, execution.interrupted,
-                  [&](int, int64_t block) { kernels.add_stripes(job, block); });
+                  [&](int, int64_t block) { kernels.add_ranges(job, block); });
 }
 
 }  // namespace
@@ -111,18 +111,18 @@ bool product_scores(const Execution& execution, const ScoresJob& operands) {
 bool product_backward(const Execution& execution, const PairwiseBackwardJob& job) {
   const std::vector<FeatureBlock> strips =
       strips_of(feature_blocks(job.grad, INT64_MAX), execution.isa.product->shape());
-  ProductJob part{};
-  part.strips = strips.data();
-  part.num_strips = static_cast<int64_t>(strips.size());
-  part.grad = job.grad;
-  part.out = job.grad_query;
-  part.other = job.rows.view;
-  if (part.out.data && run(execution, part)) return true;
-  std::swap(part.grad.row_stride, part.grad.column_stride);
-  part.out = job.grad_rows.view;
-  part.other = job.query;
-  part.adds = job.adds_to_rows;
-  return part.out.data && run(execution, part);
+  ProductJob product{};
+  product.strips = strips.data();
+  product.num_strips = static_cast<int64_t>(strips.size());
+  product.grad = job.grad;
+  product.out = job.grad_query;
+  product.other = job.rows.view;
+  if (product.out.data && run(execution, product)) return true;
+  std::swap(product.grad.row_stride, product.grad.column_stride);
+  product.out = job.grad_rows.view;
+  product.other = job.query;
+  product.adds = job.adds_to_rows;
+  return product.out.data && run(execution, product);
 }
 
 }  // namespace kgfast

@@ -12,10 +12,10 @@ struct ProductJob {
   bool adds;                   // out (float32) holds a part already
   const FeatureBlock* strips;  // features that a tile holds, none across the end of a crop
   int64_t num_strips;
-  int64_t block, num_blocks;    // rows of `out` per task
-  int64_t stripe, num_stripes;  // rows of `other` per task
-  float* parts;                 // [stripes][blocks][block_floats], where there are several stripes
-  const float* packed;          // all strips of `other` as blocks read them, or nullptr
+  int64_t block, num_blocks;       // rows of `out` per task
+  int64_t range_size, num_ranges;  // rows of `other` (terms of a sum) per task
+  float* partial_sums;  // [ranges][blocks][block_floats], where there are several ranges
+  const float* packed;  // all strips of `other` as blocks read them, or nullptr
 };
 
 struct ProductShape {
@@ -24,7 +24,7 @@ struct ProductShape {
   int64_t rows;     // rows of a block, at most
   int64_t depth;    // rows of the other side that are summed in registers
   int64_t scratch;  // floats that a task needs beside the sums of its block
-  int64_t part;     // floats of a strip of `depth` rows of the other side
+  int64_t packed;   // floats of a strip of `depth` rows of the other side
 };
 
 // Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip
@@ -43,12 +43,12 @@ struct ProductScoresShape {
 struct ProductKernels {
   ProductShape (*shape)();
   int64_t (*block_floats)(const ProductJob&);  // floats of a block's sums
-  // Packs a strip of `depth` rows of the other side; `part` counts strips first.
-  void (*pack_others)(const ProductJob&, int64_t part, float* out);
-  // Sums one block of rows over one stripe. `scratch`: shape().scratch floats, then a block's sums.
-  void (*part)(const ProductJob&, int64_t block, int64_t stripe, float* scratch);
-  // Adds the stripes' parts of a block, in their order.
-  void (*add_stripes)(const ProductJob&, int64_t block);
+  // Packs a strip of `depth` rows of the other side; `index` counts strips first.
+  void (*pack_others)(const ProductJob&, int64_t index, float* out);
+  // Sums a range of terms for a block of rows. `scratch`: shape().scratch floats, a block's sums.
+  void (*sum_range)(const ProductJob&, int64_t block, int64_t range, float* scratch);
+  // Adds the sums of a block over all ranges, in the order of the ranges.
+  void (*add_ranges)(const ProductJob&, int64_t block);
   ProductScoresShape (*scores_shape)(const ScoresJob&);
   void (*pack)(const ProductScoresJob&, int64_t strip, float* out);
   // Scores one block of rows with strips [first, last).

@@ -48,12 +48,12 @@ bool score_panels(const Execution& execution, const ScoresJob& operands) {
     packed.pack(execution, job);
     const int64_t parts = divide_up(job.num_queries, step);
     const auto score = [&](int worker, int64_t task) {
-      PanelJob part = job;
+      PanelJob some = job;
       const int64_t first = task % parts * step;
-      part.query_ids += first;
-      part.packed_queries += first * job.num_features * job.facts.query_planes;
-      part.num_queries = std::min(step, job.num_queries - first);
-      execution.isa.scores->panel(part, task / parts, workers[worker]);
+      some.query_ids += first;
+      some.packed_queries += first * job.num_features * job.facts.query_planes;
+      some.num_queries = std::min(step, job.num_queries - first);
+      execution.isa.scores->panel(some, task / parts, workers[worker]);
     };
     if (parallel(threads, plan.panels * parts, execution.interrupted, score)) return true;
   }

@@ -66,9 +66,9 @@ inline void load_plane(const Rows& rows, int64_t row, int plane, int64_t feature
 
 inline void store_plane(const Rows& rows, int64_t row, int plane, int64_t feature, int64_t count,
                         const float* from) {
-  const bool own = plane < rows.planes;
-  const View& view = own ? rows.view : rows.factor;
-  if (view.data) store_floats(view, row, own ? plane : 0, feature, count, from);
+  const bool in_view = plane < rows.planes;
+  const View& view = in_view ? rows.view : rows.factor;
+  if (view.data) store_floats(view, row, in_view ? plane : 0, feature, count, from);
 }
 
 inline const float* floats_at(const Rows& rows, int64_t row, int plane, int64_t feature) {

@@ -32,22 +32,22 @@ void update_row(const RowAdamJob& job, int64_t position) {
 void loss_pass(const Execution& execution, LossPass pass, const LossTile& tile) {
   constexpr int64_t rows_per_task = 8;
   const TrainingKernels& kernels = *execution.isa.training;
-  parallel_parts(execution.threads, tile.rows, rows_per_task, never,
-                 [&](int, int64_t first, int64_t last) {
-                   for (int64_t row = first; row < last; ++row) kernels.loss_row(pass, tile, row);
-                 });
+  parallel_ranges(execution.threads, tile.rows, rows_per_task, never,
+                  [&](int, int64_t first, int64_t last) {
+                    for (int64_t row = first; row < last; ++row) kernels.loss_row(pass, tile, row);
+                  });
 }
 
 void adagrad(const Execution& execution, const AdagradJob& job) {
   constexpr int64_t numbers_per_task = 1 << 15;
   const TrainingKernels& kernels = *execution.isa.training;
-  parallel_parts(execution.threads, job.count, numbers_per_task, never,
-                 [&](int, int64_t first, int64_t last) { kernels.adagrad(job, first, last); });
+  parallel_ranges(execution.threads, job.count, numbers_per_task, never,
+                  [&](int, int64_t first, int64_t last) { kernels.adagrad(job, first, last); });
 }
 
 void row_adam(const RowAdamJob& job, int threads) {
   constexpr int64_t rows_per_task = 16;
-  parallel_parts(threads, job.count, rows_per_task, never, [&](int, int64_t first, int64_t last) {
+  parallel_ranges(threads, job.count, rows_per_task, never, [&](int, int64_t first, int64_t last) {
     for (int64_t position = first; position < last; ++position) update_row(job, position);
   });
 }
