@@ -66,8 +66,8 @@ def counts_above(
     none = torch.full_like(lowest, -1, dtype=torch.int64)
     if known is None:
         known = Known(none.new_zeros(len(none) + 1), none[:0])
-    found: Counts = backend.rank_counts(operands, none, known, checks, lowest[None])
-    counts = found.greater + found.equal - found.greater_excluded - found.equal_excluded
+    numbers: Counts = backend.rank_counts(operands, none, known, checks, lowest[None])
+    counts = numbers.greater + numbers.equal - numbers.greater_excluded - numbers.equal_excluded
     return counts.reshape(len(none))
 
 

@@ -100,7 +100,7 @@ class Losses:
         near = rows.logsumexp.to(sweep.dtype)
         scale = grad * (near.double() - rows.logsumexp).exp_()
         share = grad * (loss.smoothing / max(1, operands.candidates.num_rows))
-        factors = near, *(it.to(sweep.dtype) for it in (scale, share, (1 - loss.smoothing) * grad))
+        factors = near, *(t.to(sweep.dtype) for t in (scale, share, (1 - loss.smoothing) * grad))
         for tile in sweep.tiles(loss, is_scored=rows.scores is not None):
             near, scale, every, hit = (factor[tile.queries] for factor in factors)
             self._backend.passes.softmax_slopes(tile.scores, near, scale, every)

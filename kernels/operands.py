@@ -288,8 +288,8 @@ class Gradients(NamedTuple):
         if within is not None or not self.repeats:  # a mask makes the host wait
             ids, order = ids[keep], order[keep]
         table, factor = (
-            None if it is None else functional.pad(it, (0, 0, 0, added))[order]
-            for it in (self.table, self.factor)
+            None if gradient is None else functional.pad(gradient, (0, 0, 0, added))[order]
+            for gradient in (self.table, self.factor)
         )
         return self._replace(table=table, factor=factor, ids=ids)
 

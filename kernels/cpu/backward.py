@@ -53,8 +53,8 @@ def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into |
         of_queries = sums.queries
         if of_queries is not None and (into is not None or place > 0):
             of_queries = _gradient_like(operands.queries, operands)
-        part = Gradients(of_queries, _rows(sums.table, columns), _rows(sums.factor, columns))
-        _backward_of_rows(operands.of_rows(columns), grad[:, :, columns], part, adds_to_table)
+        gradients = Gradients(of_queries, _rows(sums.table, columns), _rows(sums.factor, columns))
+        _backward_of_rows(operands.of_rows(columns), grad[:, :, columns], gradients, adds_to_table)
         if sums.queries is not None and of_queries is not None and of_queries is not sums.queries:
             sums.queries.add_(of_queries)
     return sums
@@ -96,7 +96,7 @@ def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
 
 def _is_summed_apart(*rows: Tensor | None) -> bool:
     """Return whether gradients of parts cannot be added in place."""
-    return any(part is not None and part.dtype != torch.float32 for part in rows)
+    return any(tensor is not None and tensor.dtype != torch.float32 for tensor in rows)
 
 
 def _backward_of_rows(
@@ -111,12 +111,12 @@ def _backward_of_rows(
         targets = _zeros_for(gradients.table), _zeros_for(gradients.factor)
     for first in range(0, max(1, operands.num_queries), _ROWS):
         rows = slice(first, first + _ROWS)
-        block, part = grad[:, rows], operands.of_queries(rows)
+        block, some = grad[:, rows], operands.of_queries(rows)
         extension.pairwise_backward(
-            *arguments_of(part, None),
-            part.crops,
+            *arguments_of(some, None),
+            some.crops,
             _ScoreGradient(block, *block.stride()),
-            *_views(part, Gradients(_rows(gradients.queries, rows), *targets)),
+            *_views(some, Gradients(_rows(gradients.queries, rows), *targets)),
             adds_to_rows=adds_to_table or first > 0,
         )
     for gradient, target in zip(of_rows, targets, strict=True):

@@ -75,7 +75,7 @@ class AdversarialLosses:
         self,
         operands: Operands,
         loss: NegativeLoss,
-        made: NegativeRows,
+        forward: NegativeRows,
         grad: Tensor,
         need: Need,
         *,
@@ -87,15 +87,15 @@ class AdversarialLosses:
         With ``bias``, the gradient of a pool's biases is needed. ``rows`` are those of
         :meth:`kgfast.kernels.backend.Backend.backward`.
         """
-        is_listed, count = bool(made.ids.numel()), len(made.raw)
-        half = (grad * made.scale if len(made.scale) else grad).expand(count) / 2
+        is_listed, count = bool(forward.ids.numel()), len(forward.raw)
+        half = (grad * forward.scale if len(forward.scale) else grad).expand(count) / 2
         if loss.weights is not None:
             half = half * loss.weights
-        negative = made.raw[:, 1:] if is_listed else made.raw
-        slopes = adversarial_slopes(half, negative, made.peaks, made.masses, loss.parameter)
-        of_positive, index = -(-made.positive).sigmoid_() * half, None
+        negative = forward.raw[:, 1:] if is_listed else forward.raw
+        slopes = adversarial_slopes(half, negative, forward.peaks, forward.masses, loss.parameter)
+        of_positive, index = -(-forward.positive).sigmoid_() * half, None
         if is_listed:
-            slopes, index = torch.cat([of_positive[:, None], slopes], 1), made.ids
+            slopes, index = torch.cat([of_positive[:, None], slopes], 1), forward.ids
             of_positive = of_positive[:0]
         of_bias = slopes.sum(0) if bias else None
         pulled = Gradients()

@@ -65,16 +65,16 @@ def pack(
     }
     width = score.query_width(table.shape[1], has_factor=False)
     operands = Operands(table.new_empty((0, width)), Prepared(table, score))
-    given = *arguments_of(operands, None), features, tensors["panels"]
+    arguments = *arguments_of(operands, None), features, tensors["panels"]
     if number_format == INT8_FORMAT:
-        bad = extension.pack_int8(*given)[1]
+        bad = extension.pack_int8(*arguments)[1]
     else:
-        bad = extension.pack_panels(*given, norms=tensors["norms"])[1]
+        bad = extension.pack_panels(*arguments, norms=tensors["norms"])[1]
     if bad >= 0:
         return f"row {bad} of the table holds a NaN or an infinity"
     if has_bytes:
         scale = tensors["scale"].fill_(_scale_of(table, score)).item()
-        extension.pack_bytes(*given[:3], scale=scale, panels=tensors["bytes"])
+        extension.pack_bytes(*arguments[:3], scale=scale, panels=tensors["bytes"])
     return Panels(number_format, score.name, isa(), rows, features, tensors)
 
 

@@ -80,15 +80,15 @@ def arguments_of(operands: Operands, bias: Tensor | None) -> tuple[Machine, Poin
 
     The operands must outlive the call.
     """
-    candidates, of = operands.candidates, machine()
-    key, made = (of.isa, of.tiers, candidates.table.data_ptr()), candidates.kept.get("cpu")
-    if made is None or made[0] != key:
-        made = candidates.kept["cpu"] = key, _pointers_of(candidates)
-    pointers: Pointers = made[1]
+    candidates, here = operands.candidates, machine()
+    key, entry = (here.isa, here.tiers, candidates.table.data_ptr()), candidates.kept.get("cpu")
+    if entry is None or entry[0] != key:
+        entry = candidates.kept["cpu"] = key, _pointers_of(candidates)
+    pointers: Pointers = entry[1]
     queries = view(operands.queries, operands.query_planes, operands.score)
     if bias is not None:
-        return of, pointers._replace(query=queries, bias=view(bias[None]))
-    return of, pointers._replace(query=queries)
+        return here, pointers._replace(query=queries, bias=view(bias[None]))
+    return here, pointers._replace(query=queries)
 
 
 def _pointers_of(candidates: Prepared) -> Pointers:

@@ -125,7 +125,7 @@ def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
         return x
     if score.term is Term.MODULUS:
         modulus = _length(score, x)
-        return [_over(part, modulus) for part in x]
+        return [_over(number, modulus) for number in x]
     raise ValueError(f"score: the reference has no slopes of {score.name!r}: {score.equation}")
 
 
@@ -153,14 +153,14 @@ def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[T
         return c if place == 0 else q
     x = _length_slopes(score, _differences(score, q, c))
     if not score.is_rscf:
-        return x if place == 0 else [-part for part in x]
+        return x if place == 0 else [-slope for slope in x]
     if place == 1:
-        return [-part * q[score.planes + i] for i, part in enumerate(x)]
+        return [-slope * q[score.planes + i] for i, slope in enumerate(x)]
     by_query, by_move = _slopes_by_query(score, x, q, c)
     if place == 2:
         assert by_move is not None
         return [by_move * q[-1]]
-    by_query += [-part * c[i] for i, part in enumerate(x)]
+    by_query += [-slope * c[i] for i, slope in enumerate(x)]
     return by_query if by_move is None else [*by_query, by_move * c[-1]]
 
 

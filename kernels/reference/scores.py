@@ -44,12 +44,12 @@ def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
     crops, pool = operands.crops, operands.candidates
     pair_queries, ids = _pairs(index)
     result = _room((len(crops), len(ids)), operands)  # [C, B * K]
-    for part in _parts(len(ids), pool.table.shape[1]):
-        queries, rows, factor = _gathered(operands, pair_queries[part], ids[part])
+    for pairs in _parts(len(ids), pool.table.shape[1]):
+        queries, rows, factor = _gathered(operands, pair_queries[pairs], ids[pairs])
         scores = crop_scores(queries, rows, pool.score, crops, factor)
         if pool.whole_bias is not None:
-            scores = scores + pool.whole_bias[ids[part]].double()
-        result[:, part] = scores.to(result.dtype)
+            scores = scores + pool.whole_bias[ids[pairs]].double()
+        result[:, pairs] = scores.to(result.dtype)
     result = result.view(len(crops), *index.shape)
     return result[0] if operands.dims is None else result
 
@@ -92,17 +92,17 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
         )
     )
     sums = (of_queries, pair_queries), (of_table, owners), (of_factor, owners)
-    for part in _parts(len(ids), operands.table.shape[1]):
-        gathered = _gathered(operands, pair_queries[part], ids[part])
+    for pairs in _parts(len(ids), operands.table.shape[1]):
+        gathered = _gathered(operands, pair_queries[pairs], ids[pairs])
         for place, (total, rows) in enumerate(sums):
             if total is None:
                 continue
             gradients = crop_gradients(
-                place, grad[:, part], gathered, operands.score, operands.crops
+                place, grad[:, pairs], gathered, operands.score, operands.crops
             )
             for column, gradient in gradients:
                 # Unlike index_add_, this sums in a fixed order on every device.
-                total[:, column].index_put_((rows[part],), gradient, accumulate=True)
+                total[:, column].index_put_((rows[pairs],), gradient, accumulate=True)
     queries, table, factor = (
         None if total is None or rows is None else total.to(rows.dtype)
         for (total, _), rows in zip(sums, inputs, strict=True)
@@ -143,8 +143,8 @@ def _sum_over_pairs(
         block = slice(i, i + height)
         total = torch.zeros(rows[block].shape, dtype=torch.float64, device=rows.device)
         for j in range(0, grad.shape[2 - axis], width):
-            part = slice(j, j + width)
-            of_queries, of_rows = (block, part) if axis == 0 else (part, block)
+            columns = slice(j, j + width)
+            of_queries, of_rows = (block, columns) if axis == 0 else (columns, block)
             tile: _Rows = (
                 queries[of_queries, None],
                 table[None, of_rows],

@@ -53,10 +53,10 @@ def _topk_crop(
         block = slice(i, i + rows)
         values, kept = scores[block].double(), best[block]
         for j in range(0, len(ids), columns):
-            part = ids[j : j + columns]
-            known_here = contains(excluded, keys_of(every[block, None], part, operands))
-            values = torch.cat([values, tiles.tile(block, part)], 1)
-            kept = torch.cat([kept, torch.where(known_here, -1, part)], 1)
+            here = ids[j : j + columns]
+            known_here = contains(excluded, keys_of(every[block, None], here, operands))
+            values = torch.cat([values, tiles.tile(block, here)], 1)
+            kept = torch.cat([kept, torch.where(known_here, -1, here)], 1)
             order = _order(values, kept)[:, :k]
             values, kept = values.gather(1, order), kept.gather(1, order)
         scores[block] = torch.where(kept < 0, -torch.inf, values)  # rounds once

@@ -40,8 +40,8 @@ def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     """
     turns = (phases * _TWO_OVER_PI).round()
     r = phases
-    for part in _HALF_PI:
-        r = r - turns * part
+    for piece in _HALF_PI:
+        r = r - turns * piece
     r = torch.where(phases.abs() > LARGEST_PHASE, torch.nan, r)
     z = r * r
     sine = r + (r * z) * _horner(z, _SINE)
