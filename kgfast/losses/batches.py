@@ -19,7 +19,7 @@ Batch = TriplesLike | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryBatch:
     """Batch of queries: a model, and checked ids, int64 ``[B]`` each.
 
     For side ``tail`` anchors are heads, and targets tails. ``side`` is a side of the model.
@@ -32,7 +32,7 @@ class Asked:
     side: Side
 
     @classmethod
-    def of(cls, model: Any, triples: Batch, side: Side, table: Tensor) -> "Asked":
+    def of(cls, model: Any, triples: Batch, side: Side, table: Tensor) -> "QueryBatch":
         """Check a batch, and move it to the device of the candidates' ``table``.
 
         A ValueError or TypeError names a wrong side, shape or dtype, and an id out of range.
@@ -64,13 +64,13 @@ class Asked:
         """Return the queries ``[B, F]``."""
         return queries_at(self.model, self.anchors, self.relations, self.side, None)
 
-    def of_rows(self, rows: Tensor, places: Tensor | None = None) -> "Asked":
+    def of_rows(self, rows: Tensor, places: Tensor | None = None) -> "QueryBatch":
         """Return the same queries, made from rows ``[M, G]`` at the places of the anchors."""
         if places is None:
             places = numbers(len(rows), rows.device)
         return replace(self, model=self.model.with_entity(rows), anchors=places)
 
-    def of_wide_relations(self) -> "Asked":
+    def of_wide_relations(self) -> "QueryBatch":
         """Read the relations of queries if relations are wide, so that few rows are read."""
         model, inner = self.model, unwrapped(self.model)
         if not getattr(inner, "has_wide_relations", False) or not inner.relation.requires_grad:

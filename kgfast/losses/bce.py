@@ -90,9 +90,9 @@ class BCELoss(EntitiesLoss):
         ValueError, TypeError
             As :func:`kgfast.ops.bce`, and for arguments that do not fit the model.
         """
-        asked, queries, arguments = self._read(model, triples, side)
+        batch, queries, arguments = self._read(model, triples, side)
         a, c = self.labels(model.num_entities)
-        arguments |= csr(asked.targets_or("positives", positives), queries)
+        arguments |= csr(batch.targets_or("positives", positives), queries)
         count = len(queries) * len(arguments["candidates"])
         return self._reduced(ops.bce, queries, count, **arguments, label_a=a, label_c=c)
 

@@ -74,8 +74,8 @@ class CrossEntropyLoss(EntitiesLoss):
             multiplies the whole row, also its smoothed part, which torch weighs by class. Weights
             cost a second pass over the candidates.
         """
-        asked, queries, arguments = self._read(model, triples, side)
-        arguments["targets"] = asked.targets_or("targets", targets)
+        batch, queries, arguments = self._read(model, triples, side)
+        arguments["targets"] = batch.targets_or("targets", targets)
         arguments["label_smoothing"] = self.label_smoothing
         if weights is None:
             return self._reduced(ops.cross_entropy, queries, len(queries), **arguments)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.losses.batches import Asked, Batch
+from kgfast.losses.batches import Batch, QueryBatch
 from kgfast.losses.loss import Loss, Reduction, reduced
 from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
@@ -61,20 +61,20 @@ class EntitiesLoss(Loss):
 
     def _read(
         self, model: RankableModel, triples: Batch, side: Side
-    ) -> tuple[Asked, Tensor, dict[str, Any]]:
+    ) -> tuple[QueryBatch, Tensor, dict[str, Any]]:
         """Return a checked batch, its queries, and arguments of operators over all candidates."""
         check_model(model, *(["with_entity"] if self.sparse else []))
         candidates = candidates_at(model, side, None)
-        asked = Asked.of(model, triples, side, candidates.table)
+        batch = QueryBatch.of(model, triples, side, candidates.table)
         if self.sparse:
-            asked, candidates = _of_distinct_anchors(asked, candidates)
-        queries = asked.queries()
+            batch, candidates = _of_distinct_anchors(batch, candidates)
+        queries = batch.queries()
         if not self.is_softmax:  # gamma cancels in a softmax
             candidates = with_gamma(candidates, model, queries.dtype)
         operands = candidates.operands()
         if operands.pop("factor") is not None:
             raise ValueError(f"{type(self).__name__} takes no scores with a factor, as RSCF's are")
-        return asked, queries, {**operands, "score": model.score, "precision": self.precision}
+        return batch, queries, {**operands, "score": model.score, "precision": self.precision}
 
     def _reduced(
         self, operator: Callable[..., Tensor], queries: Tensor, count: int, **arguments: Any
@@ -96,17 +96,19 @@ def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
     return {"positive_indptr": positives[0], "positive_indices": positives[1]}
 
 
-def _of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Candidates]:
+def _of_distinct_anchors(
+    batch: QueryBatch, candidates: Candidates
+) -> tuple[QueryBatch, Candidates]:
     """Read each distinct anchor row once (on a GPU once per use), and rows of wide relations.
 
     Where candidates are rows or columns of the table itself, the gradients of anchors are added in
     place to the gradients of the candidates.
     """
-    model, distinct, places = asked.model, asked.anchors, None
+    model, distinct, places = batch.model, batch.anchors, None
     if not ops.waits_for(distinct.device):
         distinct, places = distinct.unique(return_inverse=True)
     table, rows = read_rows(model.entity, distinct)
     storages = candidates.table.untyped_storage(), model.entity.untyped_storage()
     if storages[0].data_ptr() == storages[1].data_ptr():
-        candidates = candidates_at(model.with_entity(table), asked.side, None)
-    return asked.of_wide_relations().of_rows(rows, places), candidates
+        candidates = candidates_at(model.with_entity(table), batch.side, None)
+    return batch.of_wide_relations().of_rows(rows, places), candidates

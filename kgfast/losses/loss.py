@@ -54,7 +54,7 @@ class Loss(ABC):
     @classmethod
     def hyperparameters(cls) -> tuple[str, ...]:
         """Return the names of the hyperparameters, without those of a call."""
-        return tuple(it.name for it in fields(cls) if it.name not in _OF_A_CALL)
+        return tuple(field.name for field in fields(cls) if field.name not in _OF_A_CALL)
 
     @classmethod
     def function(cls, name: str) -> Callable[..., Tensor]:

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding
 
 from kgfast.graph import TriplesLike
 from kgfast.kernels.spares import numbers
-from kgfast.losses.batches import Asked
+from kgfast.losses.batches import QueryBatch
 from kgfast.losses.loss import reduced
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
@@ -135,13 +135,13 @@ class _Uses:
 
 
 def _uses(model: Model, triples: TriplesLike, side: Side, *, sparse: bool) -> _Uses:
-    asked = Asked.of(model, triples, side, model.entity)
-    ids = [asked.anchors] if asked.targets is None else [asked.anchors, asked.targets]
+    batch = QueryBatch.of(model, triples, side, model.entity)
+    ids = [batch.anchors] if batch.targets is None else [batch.anchors, batch.targets]
     if sparse:
         _, *rows = read_rows(model.entity, *ids)
     else:
         rows = [embedding(some, model.entity) for some in ids]
-    relations = model.relation_ids(asked.relations, side)
+    relations = model.relation_ids(batch.relations, side)
     side_of_rows: Side = "tail" if model.has_inverses else side
     targets = rows[1] if len(rows) > 1 else None
     return _Uses(unwrapped(model), side_of_rows, rows[0], relations, targets)

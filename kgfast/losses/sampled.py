@@ -14,7 +14,7 @@ from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.sampled import NegativeLoss, Sampled
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.spares import constant, numbers
-from kgfast.losses.batches import Asked, Batch, check_side
+from kgfast.losses.batches import Batch, QueryBatch, check_side
 from kgfast.losses.loss import check_mask
 from kgfast.models import RankableModel
 from kgfast.models.base import (
@@ -86,8 +86,8 @@ def sampled_scores(
     widths = None if dims is None else widths_of_one_pass(model, dims)
     if dims is None or widths is not None:
         return _scores(sample, *_operands(sample), widths)
-    positives, scores, asked = [], [], sample.asked
-    crops = queries_of(asked.model, asked.anchors, asked.relations, asked.side, dims)
+    positives, scores, batch = [], [], sample.batch
+    crops = queries_of(batch.model, batch.anchors, batch.relations, batch.side, dims)
     operands = crops, candidates_of(sample.model, side, dims)
     for dim, queries, candidates in zip(dims, *operands, strict=True):
         width = operator_width(model, dim)
@@ -102,7 +102,7 @@ def sampled_scores(
 class Sample:
     """Triples, and negatives that replace one side of each; ids are checked."""
 
-    asked: Asked  # the queries
+    batch: QueryBatch  # the queries
     model: Any  # model with the candidates: targets and negatives are ids of these candidates
     targets: Tensor  # int64 [B]
     negatives: Tensor  # int64 [B, K]; or [K], a pool
@@ -134,15 +134,15 @@ def read(
         check_side(side)
         entity = None
     table = candidates_at(model, side, None).table if entity is None else entity
-    asked = Asked.of(model, triples, side, table)
-    targets: Tensor = asked.targets_or("triples")
+    batch = QueryBatch.of(model, triples, side, table)
+    targets: Tensor = batch.targets_or("triples")
     shape = (None,) if getattr(negatives, "ndim", 0) == 1 else (len(targets), None)
     check_index("negatives", negatives, shape, table, "the model's candidates")
     if mask is not None:
         check_mask(mask, negatives, (len(targets), negatives.shape[-1]))
     if sparse:
-        asked = asked.of_wide_relations()
-    sample = Sample(asked, model, targets, negatives, side)
+        batch = batch.of_wide_relations()
+    sample = Sample(batch, model, targets, negatives, side)
     candidates = scored_unchanged(model, side, dims)
     if candidates is None:
         return _read_distinct(sample, table, sparse=sparse)
@@ -152,29 +152,29 @@ def read(
     if not sparse:
         return sample
     is_shared = scored is entity and hasattr(model, "with_entity")
-    ids = [asked.anchors] if is_shared else []
+    ids = [batch.anchors] if is_shared else []
     if negatives.ndim == 1:
         _, *rows = read_rows(scored, *ids, targets, sample.negatives)
         sample = replace(sample, rows=rows[-2:])
     else:
         table, *rows = read_rows(scored, *ids)
-        sample = replace(sample, table=table, besides=asked.anchors if is_shared else None)
-    return replace(sample, asked=asked.of_rows(rows[0])) if is_shared else sample
+        sample = replace(sample, table=table, besides=batch.anchors if is_shared else None)
+    return replace(sample, batch=batch.of_rows(rows[0])) if is_shared else sample
 
 
 def _read_distinct(sample: Sample, table: Tensor, *, sparse: bool) -> Sample:
     """Read the rows that candidates are computed from: each distinct row once."""
-    model, asked, negatives = sample.model, sample.asked, sample.negatives
+    model, batch, negatives = sample.model, sample.batch, sample.negatives
     check_model(model, "with_entity")
     flat = safe_ids("negatives", negatives.flatten(), len(table))
     distinct, (targets, flat) = distinct_ids(sample.targets, flat, of=len(table))
     if sparse:
-        _, rows, anchors = read_rows(table, distinct, asked.anchors)
+        _, rows, anchors = read_rows(table, distinct, batch.anchors)
     else:
-        rows, anchors = embedding(distinct, table), embedding(asked.anchors, table)
+        rows, anchors = embedding(distinct, table), embedding(batch.anchors, table)
     return replace(
         sample,
-        asked=asked.of_rows(anchors),
+        batch=batch.of_rows(anchors),
         model=model.with_entity(rows),
         targets=targets,
         negatives=flat.view(negatives.shape),
@@ -248,7 +248,7 @@ def loss_of(
 
 def _operands(sample: Sample) -> tuple[Tensor, Candidates]:
     """Return the queries and the candidates of the whole model."""
-    queries = sample.asked.queries()
+    queries = sample.batch.queries()
     candidates = sample.candidates or candidates_at(sample.model, sample.side, None)
     return queries, _with_bias(sample, candidates, queries.dtype)
 

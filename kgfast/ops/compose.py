@@ -53,7 +53,7 @@ def _compose_backward(
 ) -> list[Tensor | None]:
     rows = anchors.contiguous(), relations.contiguous()
     gradients = _kernels_of(anchors).compose.compose_backward(grad, *rows, how)
-    return [it if needed else None for it, needed in zip(gradients, need, strict=True)]
+    return [gradient if needed else None for gradient, needed in zip(gradients, need, strict=True)]
 
 
 def serves_filters(*tensors: Tensor) -> bool:
@@ -91,7 +91,7 @@ def _(rows: Tensor, matrix: Tensor, widths: Sequence[int]) -> tuple[Tensor, Tens
 @_filters.gradient("rows", "matrix")
 def _filters_backward(
     grad: Tensor,
-    made: _NormedFilters,
+    forward: _NormedFilters,
     rows: Tensor,
     matrix: Tensor,
     widths: Sequence[int],
@@ -99,7 +99,7 @@ def _filters_backward(
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     inputs = rows, matrix, widths, features
-    return tuple(_kernels_of(rows).filters.filters_backward(grad, (*made,), *inputs, need))
+    return tuple(_kernels_of(rows).filters.filters_backward(grad, (*forward,), *inputs, need))
 
 
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:

@@ -191,10 +191,10 @@ class _Eager(Function):
         ctx.call = operands, loss, divisor, backend, need
         if divisor is None:
             rows = run.loss_value(operands, loss, backend=backend, keep=True)
-            ctx.made = rows._replace(rows=rows.linear)
+            ctx.kept = rows._replace(rows=rows.linear)
             return rows.rows
         total = run.loss_total(*ctx.call)
-        ctx.made = total.gradients
+        ctx.kept = total.gradients
         return total.total
 
     @staticmethod
@@ -203,14 +203,14 @@ class _Eager(Function):
             raise once_only()
         assert ctx.saved_tensors  # raises if a saved tensor was changed meanwhile
         operands, loss, divisor, backend, need = ctx.call
-        made, grad, ctx.made = ctx.made, grad.resolve_neg(), None
+        kept, grad, ctx.kept = ctx.kept, grad.resolve_neg(), None
         with common.no_autocast(grad.device):
             losses = run.losses_of(operands, backend)
             if divisor is None:
-                ctx.made = made._replace(scores=None)
-                gradients = losses.gradients(operands, loss, grad, need, made)
+                ctx.kept = kept._replace(scores=None)
+                gradients = losses.gradients(operands, loss, grad, need, kept)
             else:
-                gradients = made or run.loss_total(*ctx.call).gradients
+                gradients = kept or run.loss_total(*ctx.call).gradients
                 losses.scale([each for each in gradients if each is not None], grad)
         return *_shaped(gradients, operands.bias), None, None, None, None
 
@@ -220,10 +220,10 @@ def _rows(
     operands: Operands, bce: Bce | None, softmax: CrossEntropy | None, backend: str
 ) -> tuple[Tensor, Tensor]:
     """Return row losses and, for softmax, the logsumexp of each in float64 for the backward."""
-    made = run.loss_value(operands, _one_of(bce, softmax), backend=backend)
-    if made.logsumexp is None or bce is not None:
-        return made.rows, made.linear.new_empty(0)
-    return made.rows, made.logsumexp
+    rows = run.loss_value(operands, _one_of(bce, softmax), backend=backend)
+    if rows.logsumexp is None or bce is not None:
+        return rows.rows, rows.linear.new_empty(0)
+    return rows.rows, rows.logsumexp
 
 
 @_rows.fake
@@ -242,8 +242,8 @@ def _rows_backward(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    made, losses = LossRows(grad, logsumexp, logsumexp), run.losses_of(operands, backend)
-    call = operands, _one_of(bce, softmax), grad.resolve_neg(), LossNeed(*need), made
+    rows, losses = LossRows(grad, logsumexp, logsumexp), run.losses_of(operands, backend)
+    call = operands, _one_of(bce, softmax), grad.resolve_neg(), LossNeed(*need), rows
     return _shaped(losses.gradients(*call), operands.bias)
 
 
@@ -253,8 +253,8 @@ def _one_of(bce: Bce | None, softmax: CrossEntropy | None) -> Bce | CrossEntropy
     return loss.contiguous()
 
 
-def _shaped(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
+def _shaped(gradients: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, candidates and bias, with the bias's shape and dtype."""
-    if bias is None or made.bias is None:
-        return made
-    return made._replace(bias=common.bias_gradient(made.bias, bias))
+    if bias is None or gradients.bias is None:
+        return gradients
+    return gradients._replace(bias=common.bias_gradient(gradients.bias, bias))

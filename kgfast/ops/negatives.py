@@ -64,10 +64,10 @@ def _negative_loss(
     check_moves(operands)
     check: Callable[[], None] | None = look_closer if checks_values() else None
     kernels: Any = get_backend(backend)
-    made: NegativeRows = kernels.negatives.value(operands, sampled, loss, check=check)
+    rows: NegativeRows = kernels.negatives.value(operands, sampled, loss, check=check)
     if sampled.negatives is None:
-        made = made._replace(positive=made.masses.new_empty(0))
-    return made
+        rows = rows._replace(positive=rows.masses.new_empty(0))
+    return rows
 
 
 @_negative_loss.fake
@@ -89,7 +89,7 @@ def _(operands: Operands, sampled: Sampled, loss: NegativeLoss) -> tuple[Tensor,
 @_negative_loss.gradient("queries", "table", "bias", "factor", "sampled.positive", rows=True)
 def _negative_backward(
     grad: Tensor,
-    made: NegativeRows,
+    forward: NegativeRows,
     operands: Operands,
     sampled: Sampled,
     loss: NegativeLoss,
@@ -97,12 +97,12 @@ def _negative_backward(
     need: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     if sampled.positive is not None:
-        made = made._replace(positive=sampled.positive)
+        forward = forward._replace(positive=sampled.positive)
     kernels: Any = get_backend(backend)
     pulled, of_bias, of_positive = kernels.negatives.gradients(
         operands,
         loss,
-        made,
+        forward,
         grad.resolve_neg(),
         Need(need[0], need[1], need[3]),
         bias=need[2] and not sampled.sparse,
@@ -110,6 +110,6 @@ def _negative_backward(
     )
     if operands.bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, operands.bias)
-    ids = made.ids.new_empty(0) if pulled.ids is None else pulled.ids
+    ids = forward.ids.new_empty(0) if pulled.ids is None else pulled.ids
     of_factor = whole_factor(pulled, operands)
     return pulled.queries, pulled.table, of_bias, of_factor, of_positive, ids

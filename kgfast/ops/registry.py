@@ -177,11 +177,11 @@ class Operator(Generic[P, R]):
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 return self.serve(*values)
-        made: Any = self.body(*self._built(*values))  # type: ignore[call-arg]
+        results: Any = self.body(*self._built(*values))  # type: ignore[call-arg]
         if self._results:
-            made = [values[0].new_empty(0) if tensor is None else tensor for tensor in made]
-            made = made[0] if self._results == 1 else tuple(made)
-        return made
+            results = [values[0].new_empty(0) if tensor is None else tensor for tensor in results]
+            results = results[0] if self._results == 1 else tuple(results)
+        return results
 
 
 def once_only() -> RuntimeError:
@@ -213,7 +213,7 @@ class _Gradient:
 
     def fake(self, *values: Any) -> Any:
         inputs, need = values[1 + self._num_kept : -1], values[-1]
-        made = [
+        outs = [
             torch.empty_like(inputs[place]) if needed else values[0].new_empty(0)
             for place, needed in zip(self._places, need, strict=True)
         ]
@@ -221,9 +221,9 @@ class _Gradient:
             count: int | torch.SymInt = 0
             if inputs[self._sparse] and need[self._table]:  # a number of distinct ids
                 count = torch.library.get_ctx().new_dynamic_size()
-                made[self._table] = made[self._table].new_empty(count, made[self._table].shape[1])
-            made.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
-        return made[0] if len(made) == 1 else tuple(made)
+                outs[self._table] = outs[self._table].new_empty(count, outs[self._table].shape[1])
+            outs.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
+        return outs[0] if len(outs) == 1 else tuple(outs)
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
@@ -249,15 +249,15 @@ class _Gradient:
         inputs = []
         for value, tensor in zip(ctx.others, saved[self._num_kept :], strict=True):
             inputs.append(value if tensor is None else tensor)
-        made = self._backward(grad, *saved[: self._num_kept], *inputs, need)
-        made = [made] if isinstance(made, Tensor) else list(made)
+        results = self._backward(grad, *saved[: self._num_kept], *inputs, need)
+        results = [results] if isinstance(results, Tensor) else list(results)
         if self._has_rows:
-            table, ids = self._table, made.pop()
+            table, ids = self._table, results.pop()
             if inputs[self._sparse] and need[table]:
                 repeats = hasattr(get_backend(inputs[self._name]), "row_sums")
                 num_rows = len(inputs[self._places[table]])
-                made[table] = RowGradients(ids, made[table], repeats).to_sparse(num_rows)
-        for place, needed, gradient in zip(self._places, need, made, strict=True):
+                results[table] = RowGradients(ids, results[table], repeats).to_sparse(num_rows)
+        for place, needed, gradient in zip(self._places, need, results, strict=True):
             gradients[place] = gradient if needed else None
         return tuple(gradients)
 
@@ -281,7 +281,7 @@ def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
     """Return the values of a parameter, or of a field, and the expression that builds it."""
     optional = ""
     if NoneType in get_args(kind):
-        kind, optional = next(it for it in get_args(kind) if it is not NoneType), "?"
+        kind, optional = next(option for option in get_args(kind) if option is not NoneType), "?"
     if get_origin(kind) is Literal:
         kind = str
     if kind is Panels:

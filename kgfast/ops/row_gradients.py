@@ -39,8 +39,8 @@ class RowGradients:
     --------
     >>> table = torch.nn.Embedding(4, 1, sparse=True)
     >>> table(torch.tensor([2, 0, 2])).sum().backward()
-    >>> found = RowGradients.of(table.weight.grad)
-    >>> found.ids.tolist(), found.rows.tolist()
+    >>> gradients = RowGradients.of(table.weight.grad)
+    >>> gradients.ids.tolist(), gradients.rows.tolist()
     ([0, 2], [[1.0], [2.0]])
     """
 
@@ -174,7 +174,7 @@ class _ReadRows(Function):
     @once_differentiable
     def backward(ctx: Any, whole: Tensor | None, *rows: Tensor | None) -> tuple[Any, ...]:
         pairs = zip(ctx.saved_tensors, rows, strict=True)
-        others = [(ids, part) for ids, part in pairs if part is not None]
+        others = [(ids, some) for ids, some in pairs if some is not None]
         unused = [None] * len(rows)
         if whole is None and not others:
             return None, *unused
@@ -211,7 +211,7 @@ def _sums_for(rows: Tensor) -> SumRows | None:
 def _joined(parts: Sequence[Part]) -> Part:
     if len(parts) == 1:
         return parts[0]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return torch.cat([pair[0] for pair in parts]), torch.cat([pair[1] for pair in parts])
 
 
 def _summed_by(sums: SumRows, parts: Sequence[Part]) -> RowGradients:

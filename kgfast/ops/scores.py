@@ -148,12 +148,12 @@ def _backward(
     needed, of_bias, grad = Need(need[0], need[1], need[3]), None, grad.resolve_neg().contiguous()
     if need[2] and operands.bias is not None:
         of_bias = bias_gradient_of(grad, index, operands.bias)
-    made, nothing = Gradients(), torch.empty(0, dtype=torch.int64, device=grad.device)
+    gradients, nothing = Gradients(), torch.empty(0, dtype=torch.int64, device=grad.device)
     if any(needed):
         rows = NamedRows(besides) if sparse else None
-        made = get_backend(backend).backward(operands, grad, index, need=needed, rows=rows)
-    ids = nothing if made.ids is None or not need[1] else made.ids
-    return made.queries, made.table, of_bias, whole_factor(made, operands), ids
+        gradients = get_backend(backend).backward(operands, grad, index, need=needed, rows=rows)
+    ids = nothing if gradients.ids is None or not need[1] else gradients.ids
+    return gradients.queries, gradients.table, of_bias, whole_factor(gradients, operands), ids
 
 
 def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:

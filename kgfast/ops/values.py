@@ -189,13 +189,13 @@ def check_rows(
     name: str,
     values: Tensor,
     ids: Tensor | None = None,
-    part: Callable[[Tensor], Tensor] = lambda rows: rows,
+    numbers_of: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> None:
     """Raise for the first row, among the rows of ids, with a part that is not finite."""
     step = max(1, _CHUNK // max(1, values.shape[1]))
     for first in range(0, len(values) if ids is None else len(ids), step):
         rows = slice(first, first + step) if ids is None else ids[first : first + step]
-        bad = (~part(values[rows]).isfinite().all(1)).nonzero()
+        bad = (~numbers_of(values[rows]).isfinite().all(1)).nonzero()
         if len(bad):
             place = first + int(bad[0])
             raise NonFiniteError(

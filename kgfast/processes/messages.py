@@ -45,7 +45,7 @@ class TrainingProcesses(Processes):
         received = [torch.empty_like(padded) for _ in range(self.size)]
         if padded.numel():
             self.collective(lambda: dist.all_gather(received, padded, group=self._rows))
-        return torch.cat([it[:count] for it, count in zip(received, counts, strict=True)])
+        return torch.cat([rows[:count] for rows, count in zip(received, counts, strict=True)])
 
     def share(self, count: int) -> slice:
         """Return the part of ``count`` rows that this process works on."""
@@ -70,5 +70,6 @@ class TrainingProcesses(Processes):
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([tensor.flatten() for tensor in alike])
             self.collective(lambda: dist.broadcast(flat, group_src=0, group=self._rows))  # noqa: B023
-            for tensor, values in zip(alike, flat.split([it.numel() for it in alike]), strict=True):
+            sizes = [tensor.numel() for tensor in alike]
+            for tensor, values in zip(alike, flat.split(sizes), strict=True):
                 tensor.copy_(values.view_as(tensor))

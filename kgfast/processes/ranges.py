@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 import torch
@@ -135,8 +136,8 @@ def count_range(
     counts, hrt = job.counts[0][:, 0], job.hrt.clone()
     few = min(_SAMPLE, total)
     ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
-    asked = digest(facts_of(model, reader), job.facts, reader.table.rows(ids))
-    return RangeCounts(start, stop, total, counts, hrt, job.sides, asked)
+    question = digest(facts_of(model, reader), job.facts, reader.table.rows(ids))
+    return RangeCounts(start, stop, total, counts, hrt, job.sides, question)
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:
@@ -163,9 +164,9 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     if not parts:
         raise ValueError("parts must hold the counts of at least one range")
     first = parts[0]
+    facts = attrgetter("num_entities", "sides", "asked")
     for part in parts[1:]:
-        asked = [(it.num_entities, it.sides, it.asked) for it in (part, first)]
-        if asked[0] != asked[1] or not torch.equal(part.triples, first.triples):
+        if facts(part) != facts(first) or not torch.equal(part.triples, first.triples):
             raise ValueError(f"parts: {part} and {first} are not of one ranking")
     check_cover([(part.start, part.stop) for part in parts], first.num_entities, "parts")
     counts = torch.stack([part.counts for part in parts]).sum(0)

@@ -97,15 +97,15 @@ class SharedBackend:
         """Return the gradients of indexed rows, which each process sums for a share of the rows."""
         processes = self._processes
         rows = rows._replace(within=processes.share(operands.candidates.num_rows))
-        own = self._backend.backward(operands, grad, index, need=need, rows=rows)
-        assert own.ids is not None
-        ids, *found = [
-            None if it is None else processes.gather_rows(own.ids, it)
-            for it in (own.ids, own.table, own.factor)
+        mine = self._backend.backward(operands, grad, index, need=need, rows=rows)
+        assert mine.ids is not None
+        ids, *pairs = [
+            None if each is None else processes.gather_rows(mine.ids, each)
+            for each in (mine.ids, mine.table, mine.factor)
         ]
         assert ids is not None
-        table, factor = (None if it is None else it[1] for it in found)
-        return own._replace(table=table, factor=factor, ids=ids[0])
+        table, factor = (None if pair is None else pair[1] for pair in pairs)
+        return mine._replace(table=table, factor=factor, ids=ids[0])
 
     def _of_rows(self, operands: Operands, grad: Tensor, need: Need) -> Gradients:
         if not are_summed_alone(operands, grad, of_queries=False):
@@ -150,11 +150,11 @@ class SharedLosses(Losses):
         keep: bool = False,
     ) -> LossRows:
         share = self._share(operands, checks)
-        made = self._losses.value(operands.of_queries(share), loss.of_queries(share))
+        mine = self._losses.value(operands.of_queries(share), loss.of_queries(share))
         count, join = operands.num_queries, self._processes.join
-        rows = LossRows(join(made.rows, count), join(made.linear, count))
-        if made.logsumexp is not None and isinstance(loss, CrossEntropy):
-            rows = rows._replace(logsumexp=join(made.logsumexp, count))
+        rows = LossRows(join(mine.rows, count), join(mine.linear, count))
+        if mine.logsumexp is not None and isinstance(loss, CrossEntropy):
+            rows = rows._replace(logsumexp=join(mine.logsumexp, count))
         if checks is not None:
             checks.scores(rows.linear)
         return rows
@@ -165,13 +165,13 @@ class SharedLosses(Losses):
         loss: Bce | CrossEntropy,
         weights: Tensor,
         need: LossNeed,
-        made: LossRows | None = None,
+        rows: LossRows | None = None,
     ) -> LossGradients:
         share = self._share(operands, None)
-        if made is not None and made.logsumexp is not None:
-            made = LossRows(made.rows[share], made.linear[share], made.logsumexp[share])
-        given = loss.of_queries(share), weights[share], need, made
-        return self._summed(operands, self._losses.gradients(operands.of_queries(share), *given))
+        if rows is not None and rows.logsumexp is not None:
+            rows = LossRows(rows.rows[share], rows.linear[share], rows.logsumexp[share])
+        mine = operands.of_queries(share), loss.of_queries(share), weights[share], need, rows
+        return self._summed(operands, self._losses.gradients(*mine))
 
     def value_and_gradients(
         self,
@@ -182,14 +182,14 @@ class SharedLosses(Losses):
         checks: LossChecks | None = None,
     ) -> LossTotal:
         share = self._share(operands, checks)
-        given = operands.of_queries(share), loss.of_queries(share), divisor, need
-        made = self._losses.value_and_gradients(*given)
-        totals = self._processes.gather_numbers(made.total.double().reshape(1))
-        total = totals.sum().to(made.total.device, made.total.dtype)
-        linear = self._processes.join(made.linear, operands.num_queries)
+        arguments = operands.of_queries(share), loss.of_queries(share), divisor, need
+        mine = self._losses.value_and_gradients(*arguments)
+        totals = self._processes.gather_numbers(mine.total.double().reshape(1))
+        total = totals.sum().to(mine.total.device, mine.total.dtype)
+        linear = self._processes.join(mine.linear, operands.num_queries)
         if checks is not None:
             checks.scores(linear)
-        return LossTotal(total, linear, self._summed(operands, made.gradients))
+        return LossTotal(total, linear, self._summed(operands, mine.gradients))
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         self._losses.scale(gradients, factor)
@@ -204,5 +204,5 @@ class SharedLosses(Losses):
         queries = mine.queries
         if queries is not None:
             queries = self._processes.join(queries, operands.num_queries)
-        others = [None if it is None else self._processes.sum_rows(it) for it in mine[1:]]
+        others = [None if rows is None else self._processes.sum_rows(rows) for rows in mine[1:]]
         return LossGradients(queries, *others)

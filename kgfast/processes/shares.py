@@ -94,8 +94,8 @@ class CollectiveCall(Processes):
         if self.num_shares == self.size:
             self.together(lambda: [source.prepare(queries) for queries, source in pairs])
             return
-        made = self.together(lambda: [_vectors(*pair) for pair in pairs])
-        for (queries, source), vectors in zip(pairs, made, strict=True):
+        vectors_of = self.together(lambda: [_vectors(*pair) for pair in pairs])
+        for (queries, source), vectors in zip(pairs, vectors_of, strict=True):
             queries.vectors = self.combine(vectors, self._group).to(source.device)
         pairs = [pair for pair in pairs if pair[0].targets is not None]
         scored = self.together(lambda: [_of_targets(*pair) for pair in pairs]) if pairs else []

@@ -110,12 +110,12 @@ class Processes:
             note = f"{_ERROR}{type(error).__name__}: {error}"
             self._store.set(f"{next(self._steps)}/{self.rank}", note)
 
-    def agree(self, facts: Mapping[str, str], own: Any = None) -> list[Any]:
-        """Check that all processes have equal facts; return ``own`` of each process, by rank.
+    def agree(self, facts: Mapping[str, str], mine: Any = None) -> list[Any]:
+        """Check that all processes have equal facts; return ``mine`` of each process, by rank.
 
         Raises ValueError in all processes, with the first fact that differs.
         """
-        notes = self._meet(json.dumps([{"the call": self._call} | dict(facts), own]))
+        notes = self._meet(json.dumps([{"the call": self._call} | dict(facts), mine]))
         self._raise_noted(notes)
         said = [json.loads(notes[rank]) for rank in range(self.size)]
         expected = said[0][0]
@@ -125,7 +125,7 @@ class Processes:
                     raise ValueError(
                         f"processes 0 and {rank} differ in {name}: {value} and {values.get(name)}"
                     )
-        return [own for _, own in said]
+        return [value for _, value in said]
 
     def group(self, backend: str = "gloo") -> dist.ProcessGroup:
         """Make a group of all processes."""
