@@ -145,7 +145,7 @@ class Answers(SearchResult):
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
         """Return the columns of answers ``ids`` and their queries."""
         queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
-        return {name: ids if given is None else given[query] for name, given in queries.items()}
+        return {name: ids if fixed is None else fixed[query] for name, fixed in queries.items()}
 
     def _line(self, row: int) -> str:
         ids, scores = (values.tolist() for values in self._row(row))
@@ -154,7 +154,7 @@ class Answers(SearchResult):
             for id, score in zip(ids[:_ANSWERS], scores, strict=False)
         ]
         queries = (self.heads, self.relations, self.tails)
-        triple = [None if given is None else int(given[row]) for given in queries]
+        triple = [None if fixed is None else int(fixed[row]) for fixed in queries]
         line = question = _triple(triple, self._vocabularies)
         for count in range(1, len(answers) + 1):
             dots = ", ..." if count < len(ids) else ""
@@ -246,13 +246,13 @@ class AnswersAbove(Answers):
 
     Examples
     --------
-    >>> found = AnswersAbove(torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.ones(2),
-    ...                      torch.tensor([0, 3]), torch.tensor([0, 0]), "tail")
-    >>> found
+    >>> answers = AnswersAbove(torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.ones(2),
+    ...                        torch.tensor([0, 3]), torch.tensor([0, 0]), "tail")
+    >>> answers
     2 answers to 2 tail queries
     (0, 0, ?)  1 1, 4 1
     (3, 0, ?)
-    >>> found[0]
+    >>> answers[0]
     [(1, 1.0), (4, 1.0)]
     """
 
@@ -289,7 +289,8 @@ def _score_text(score: float) -> str:
 
 def _triple(ids: Sequence[int | None], names: Names) -> str:
     columns = zip(ids, (names[0], names[1], names[0]), strict=True)
-    return f"({', '.join('?' if id is None else _text(id, own) for id, own in columns)})"
+    words = ("?" if id is None else _text(id, vocabulary) for id, vocabulary in columns)
+    return f"({', '.join(words)})"
 
 
 def _text(id: int, names: Vocabulary | None) -> str:

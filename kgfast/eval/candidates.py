@@ -65,37 +65,37 @@ class ListedIds:
         return lists_of(self.rows(first, last).to(device, torch.int64), None, num_rows, first)
 
 
-Given = Tensor | ListedIds | TypeConstraints | None
+CheckedIds = Tensor | ListedIds | TypeConstraints | None
 
 
 def candidates_of_sides(
-    given: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
-) -> dict[Side, Given]:
+    candidate_ids: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
+) -> dict[Side, CheckedIds]:
     """Return the candidates of each side that ``candidate_ids`` names."""
-    if given is None:
+    if candidate_ids is None:
         return dict.fromkeys(sides)
-    if isinstance(given, TypeConstraints):
+    if isinstance(candidate_ids, TypeConstraints):
         if "relation" in sides:
             raise ValueError("candidate_ids: type constraints are of entities, not of relations")
-        check_constraints(given, model, names)
-        return dict.fromkeys(sides, given)
-    argument, found = "candidate_ids", {}
-    if isinstance(given, Mapping):
-        unknown = [side for side in given if side not in SIDES]
+        check_constraints(candidate_ids, model, names)
+        return dict.fromkeys(sides, candidate_ids)
+    argument, of_sides = "candidate_ids", {}
+    if isinstance(candidate_ids, Mapping):
+        unknown = [side for side in candidate_ids if side not in SIDES]
         if unknown:
             raise ValueError(f"candidate_ids must be of 'head' and 'tail'; got {unknown[0]!r}")
-        missing = [side for side in sides if side not in given]
+        missing = [side for side in sides if side not in candidate_ids]
         if missing:
             raise ValueError(f"candidate_ids: side {missing[0]!r} is ranked and has none")
     for side in sides:
-        own, value = names[1 if side == "relation" else 0], given
-        if isinstance(given, Mapping):
-            argument, value = f"candidate_ids[{side!r}]", given[side]
-        found[side] = _given(argument, value, num_queries, own)
-    return found
+        vocabulary, value = names[1 if side == "relation" else 0], candidate_ids
+        if isinstance(candidate_ids, Mapping):
+            argument, value = f"candidate_ids[{side!r}]", candidate_ids[side]
+        of_sides[side] = _checked_ids(argument, value, num_queries, vocabulary)
+    return of_sides
 
 
-def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
+def _checked_ids(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> CheckedIds:
     if isinstance(value, TypeConstraints):
         raise TypeError(f"{name}: type constraints have both sides; give them alone, not in a dict")
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 2:
@@ -125,14 +125,14 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
     return ids
 
 
-def check_constraints(given: TypeConstraints, model: Any, names: Names) -> None:
+def check_constraints(constraints: TypeConstraints, model: Any, names: Names) -> None:
     """Check that type constraints have the names of a model, and at most as many ids as rows."""
-    check_same_names(names, given.names, "the type constraints")
+    check_same_names(names, constraints.names, "the type constraints")
     for what in ("entities", "relations"):
-        own, size = getattr(given, f"num_{what}"), getattr(model, f"num_{what}")
-        if own > size:
+        count, size = getattr(constraints, f"num_{what}"), getattr(model, f"num_{what}")
+        if count > size:
             raise ValueError(
-                f"candidate_ids: the type constraints are of {own:,} {what}, but the model has "
+                f"candidate_ids: the type constraints are of {count:,} {what}, but the model has "
                 f"{size:,}"
             )
 
@@ -146,16 +146,16 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
     return ids.sort().values
 
 
-def digest_of(given: Given) -> str:
+def digest_of(candidate_ids: CheckedIds) -> str:
     """Return candidates in a few words, to be compared."""
-    if given is None:
+    if candidate_ids is None:
         return "none"
-    if isinstance(given, ListedIds):
-        return digest(given.rows())
-    if isinstance(given, TypeConstraints):
-        relations = range(given.num_relations)
-        return digest(*(given.candidates(row, side) for side in SIDES for row in relations))
-    return digest(given)
+    if isinstance(candidate_ids, ListedIds):
+        return digest(candidate_ids.rows())
+    if isinstance(candidate_ids, TypeConstraints):
+        relations = range(candidate_ids.num_relations)
+        return digest(*(candidate_ids.candidates(row, side) for side in SIDES for row in relations))
+    return digest(candidate_ids)
 
 
 def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:

@@ -76,10 +76,10 @@ class Classification:
         names = self.relation_names
         return {
             id if names is None else names.name(id): _metrics(
-                self.is_true[own], self.predicted[own]
+                self.is_true[members], self.predicted[members]
             )
             for id in self.relations.unique().tolist()
-            for own in [self.relations == id]
+            for members in [self.relations == id]
         }
 
     def __repr__(self) -> str:
@@ -140,9 +140,9 @@ def classify(
     --------
     >>> from kgfast import TransE
     >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
-    >>> found = classify(
+    >>> classified = classify(
     ...     model, valid=([(0, 0, 1)], [(0, 0, 2)]), test=([(0, 0, 1)], [(1, 0, 2), (2, 0, 0)]))
-    >>> found.test.accuracy, found.predicted.tolist()
+    >>> classified.test.accuracy, classified.predicted.tolist()
     (1.0, [True, False, False])
     """
     names: Vocabulary | None = None
@@ -181,7 +181,7 @@ def classify(
     shared = _best_threshold(scores, is_true)
     chosen = thresholds.nan_to_num(nan=shared)
     predicted = {name: scores.double() >= chosen[ids] for name, (ids, scores, _) in scored.items()}
-    on_valid, on_test = (_metrics(scored[it][2], predicted[it]) for it in ("valid", "test"))
+    on_valid, on_test = (_metrics(scored[name][2], predicted[name]) for name in ("valid", "test"))
     return Classification(
         thresholds, shared, on_valid, on_test, *scored["test"], predicted["test"], names
     )

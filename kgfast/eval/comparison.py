@@ -128,14 +128,14 @@ def compare(
         raise ValueError("there are no triples to compare: none has candidates on every side")
     metrics = [metric for metric in metrics_with(hits) if metric.share is not None]
     cells = [ranks._cells(rank_type) for ranks in (a, b)]
-    shares = [shares_of(own, metrics) for own in cells]
+    shares = [shares_of(ranks, metrics) for ranks in cells]
     difference = shares[1] - shares[0]  # [T, M]
     drawn = [means_of(ids, difference) for ids in draws(len(a), samples, seed)]
     bounds = percentiles(torch.cat(drawn), confidence)
     p_values = _randomisation(difference, samples, seed)
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
     rows = torch.stack(columns, 1).tolist()
-    differences = {it.name: Difference(*row) for it, row in zip(metrics, rows, strict=True)}
+    differences = {metric.name: Difference(*row) for metric, row in zip(metrics, rows, strict=True)}
     change = cells[1] - cells[0]
     counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())
     return Comparison(differences, counts, confidence, names)

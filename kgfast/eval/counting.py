@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.eval.candidates import (
     Allowed,
-    Given,
+    CheckedIds,
     ListedIds,
     candidates_of_sides,
     digest_of,
@@ -43,9 +43,9 @@ class CountsSoFar(SoFar):
         self.counts[4], self.counts[5] = sizes
 
     def take(self, block: Any) -> None:
-        found = self.source.counts(self.queries, block)
-        if found is not None:
-            for sums, values in zip(self.counts, found, strict=False):
+        counts = self.source.counts(self.queries, block)
+        if counts is not None:
+            for sums, values in zip(self.counts, counts, strict=False):
                 sums += values.view_as(sums).to(sums.device)
 
 
@@ -80,17 +80,17 @@ class Ranking(Job):
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
-        given: dict[Side, Given] = {}
+        of_sides: dict[Side, CheckedIds] = {}
         if allowed.candidate_ids is not None:
             entities = tuple(side for side in sides if side != "relation")
             ids, count = allowed.candidate_ids, len(self.hrt)
-            given = candidates_of_sides(ids, entities, count, model, self.names)
+            of_sides = candidates_of_sides(ids, entities, count, model, self.names)
         self.sections, self.counts = [], []
         for group, crops in enumerate(self.crops):
             shape = (KINDS, len(crops), len(self.hrt), len(sides))
             self.counts.append(torch.zeros(shape, dtype=torch.int64, device=CPU))
             for column, side in enumerate(sides):
-                self.sections.append(JobSection(side, crops, given.get(side), (group, column)))
+                self.sections.append(JobSection(side, crops, of_sides.get(side), (group, column)))
         self._waiting: list[CountsSoFar] = []
         self._totals: dict[Side, Tensor] = {}  # known answers of each triple, of an index on a GPU
 
@@ -100,11 +100,11 @@ class Ranking(Job):
 
     @property
     def facts(self) -> dict[str, str]:
-        given = {section.side: section.given for section in self.sections}
+        of_sides = {section.side: section.candidate_ids for section in self.sections}
         return super().facts | {
             "triples": f"{len(self.hrt):,} triples {digest(self.hrt)}",
             "sides": ", ".join(self.sides),
-            "candidate_ids": " and ".join(map(digest_of, given.values())),
+            "candidate_ids": " and ".join(map(digest_of, of_sides.values())),
             "the crop": str(self.crops),
             "nan": "worst" if self.allows_nan else "error",
         }
@@ -117,7 +117,7 @@ class Ranking(Job):
         """Make all queries, equal ones together; with lists, in the order of the triples."""
         if not len(self.hrt):
             return ()
-        if len(self.hrt) == 1 or isinstance(section.given, ListedIds):
+        if len(self.hrt) == 1 or isinstance(section.candidate_ids, ListedIds):
             return (self.some(section, places(len(self.hrt)), home),)
         anchors, others, _ = roles_of(self.hrt, section.side)
         rows = (others * int(self.model.num_entities) + anchors).argsort(stable=True)
@@ -140,8 +140,8 @@ class Ranking(Job):
             return Known(*known.exclude(*ids, side, within=source.span))
         if known.device.type == "cpu":
             anchors, others, _ = roles_of(self.hrt[queries.rows], side)
-            found = known.exclude(anchors, others, side, within=source.span)
-            return Known(*(moved(part, home) for part in found))
+            answers = known.exclude(anchors, others, side, within=source.span)
+            return Known(*(moved(array, home) for array in answers))
         # The number of answers is asked for once, so that the host does not wait for each batch.
         options: dict[str, Any] = {"within": source.span}
         if source.span is None:
@@ -149,8 +149,8 @@ class Ranking(Job):
                 anchors, others, _ = roles_of(moved(self.hrt, known.device), side)
                 self._totals[side] = known.counts(anchors, others, side).cpu()
             options = {"num_answers": int(self._totals[side][queries.rows].sum())}
-        found = known.exclude(queries.anchors, queries.others, side, **options)
-        return Known(*(moved(part, home) for part in found))
+        answers = known.exclude(queries.anchors, queries.others, side, **options)
+        return Known(*(moved(array, home) for array in answers))
 
     def put(self, result: CountsSoFar) -> None:
         """Keep counts; counts on a device wait there, so that the host seldom does."""
@@ -159,12 +159,14 @@ class Ranking(Job):
             self.counts[group][:, :, result.queries.rows, column] = result.counts
             return
         self._waiting.append(result)
-        if sum(len(it.queries) for it in self._waiting) >= _WAITING:
+        if sum(len(waiting.queries) for waiting in self._waiting) >= _WAITING:
             self.finish()
 
     def finish(self) -> None:
-        for (group, column), results in groupby(self._waiting, lambda it: it.section.place):
-            rows, counts = zip(*((it.queries.rows, it.counts) for it in results), strict=True)
+        for (group, column), results in groupby(self._waiting, lambda result: result.section.place):
+            rows, counts = zip(
+                *((result.queries.rows, result.counts) for result in results), strict=True
+            )
             # The host waits for all batches of a section at once.
             self.counts[group][:, :, torch.cat(rows), column] = torch.cat(counts, 2).cpu()
         self._waiting.clear()

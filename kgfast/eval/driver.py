@@ -139,7 +139,7 @@ class Call:
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops
-        ids = section.given if isinstance(section.given, Tensor) else None
+        ids = section.candidate_ids if isinstance(section.candidate_ids, Tensor) else None
         if self.reader is not None:
             if side == "relation":
                 raise NotImplementedError(
@@ -168,12 +168,12 @@ class Call:
             assert self.reader is not None
             size *= 1 if self.reader.in_place else _FILE_BATCHES
             size = max(1, min(size, -(-job.num_queries // self.steps.num_shares)))
-        if isinstance(section.given, ListedIds):
+        if isinstance(section.candidate_ids, ListedIds):
             if self.reader is not None and not self.reader.is_whole:
                 raise NotImplementedError(
                     "candidate_ids: lists of each query need all rows in one process"
                 )
-            size = min(size, section.given.batch_size(self._pairs))
+            size = min(size, section.candidate_ids.batch_size(self._pairs))
         return size
 
     def _drive(self, job: Job, advance: Advance | None = None) -> None:
@@ -183,7 +183,7 @@ class Call:
             size, source = self._size(job, section), self._source(job, section)
             job.begin(source)
             size = min(size, source.batch_size)
-            has_lists = isinstance(section.given, ListedIds)
+            has_lists = isinstance(section.candidate_ids, ListedIds)
             chains = self._per_pass is not None and not has_lists
             if waiting and not chains:
                 self._pass(job, waiting, advance)
@@ -196,10 +196,10 @@ class Call:
                 for batch in batches:
                     batch.known = job.known_of(batch, source)
                     parts = [batch]
-                    if section.given is not None:
-                        parts = shared(batch, section.given, source)
-                    for part in parts:
-                        waiting.append(job.start(job, section, source, part))
+                    if section.candidate_ids is not None:
+                        parts = shared(batch, section.candidate_ids, source)
+                    for some in parts:
+                        waiting.append(job.start(job, section, source, some))
                     if not (chains and _count(waiting) < size):
                         self._pass(job, waiting, advance)
             source = queries = batches = None  # type: ignore[assignment]  # frees the candidates

@@ -89,11 +89,12 @@ def top_facts(
     check_k(k, None)
     names = names_of(vocabulary)
     check_names(names, model)
-    entities, own = (int(model.num_entities), names[0]), (int(model.num_relations), names[1])
+    of_entities = int(model.num_entities), names[0]
+    of_relations = int(model.num_relations), names[1]
     axes = (
-        _axis("heads", heads, *entities),
-        _axis("relations", relations, *own),
-        None if tails is None else _axis("tails", tails, *entities),
+        _axis("heads", heads, *of_entities),
+        _axis("relations", relations, *of_relations),
+        None if tails is None else _axis("tails", tails, *of_entities),
     )
     search = FactSearch(model, axes, known, k, checked_batch_size(batch_size, model), names)
     call.run(search)
@@ -127,9 +128,9 @@ class FactsSoFar(SoFar):
         search, source = self.job, self.source
         most = min(search.k, source.num_candidates)
         if not source.is_whole:
-            found = source.best(self.queries, block, most)
-            if found is not None:
-                scores, ids = (values.to(source.home) for values in found)
+            best = source.best(self.queries, block, most)
+            if best is not None:
+                scores, ids = (values.to(source.home) for values in best)
                 if self.queries.vectors is None and scores.dtype == torch.float64:
                     search.dtype = torch.float64
                 search.add(self.queries, scores.double(), ids)
@@ -141,9 +142,9 @@ class FactsSoFar(SoFar):
             for some in rows.split(max(1, _ANSWERS // depth)):
                 queries = self.queries.where(some)
                 queries.known = search.known_of(queries, source)
-                found = source.best(queries, block, depth)
-                assert found is not None
-                scores, ids = found
+                best = source.best(queries, block, depth)
+                assert best is not None
+                scores, ids = best
                 search.add(queries, scores[:, done:], ids[:, done:])
                 goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0)
                 deeper.append(some[goes_on])

@@ -59,26 +59,26 @@ class Scored(CandidateSource):
         ids = self.ids_of(results[0].queries)
         count = self.num_rows if ids is None else len(ids)
         numbers = range(-(-count // self.scorer.block))
-        return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
+        return nullcontext(self.scorer.block_at(number, self.side, ids) for number in numbers)
 
     def counts(self, queries: Queries, block: Block) -> Counts:
         targets, thresholds = queries.targets, queries.target_scores
         assert targets is not None
         assert thresholds is not None
-        found = Counts(*(torch.zeros_like(thresholds, dtype=torch.int64) for _ in range(4)))
+        counts = Counts(*(torch.zeros_like(thresholds, dtype=torch.int64) for _ in range(4)))
         other = block.ids != targets[:, None]
         rows, columns = self._excluded_within(queries, block)
         for crop, threshold in enumerate(thresholds):
             scores = self._kept.pop((crop, block.number), None)
             scores = (self.scores(queries, block, crop) if scores is None else scores).double()
             beats = (scores > threshold[:, None]) | threshold.isnan()[:, None]
-            found.greater[crop] = (beats & other).sum(1)
-            found.equal[crop] = ((scores == threshold[:, None]) & other).sum(1)
+            counts.greater[crop] = (beats & other).sum(1)
+            counts.equal[crop] = ((scores == threshold[:, None]) & other).sum(1)
             values, limits = scores[rows, columns], threshold[rows]
             beaten = ((values > limits) | limits.isnan()).long()
-            found.greater_excluded[crop].index_add_(0, rows, beaten)
-            found.equal_excluded[crop].index_add_(0, rows, (values == limits).long())
-        return found
+            counts.greater_excluded[crop].index_add_(0, rows, beaten)
+            counts.equal_excluded[crop].index_add_(0, rows, (values == limits).long())
+        return counts
 
     def best(self, queries: Queries, block: Block, k: int) -> Best:
         scores = self.scores(queries, block)
@@ -99,8 +99,8 @@ class Scored(CandidateSource):
         return Above(indptr, ids[reaches], scores[reaches])
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
-        asked = queries.anchors, queries.others, block
-        return self.scorers[crop].scores(*asked, allows_nan=self.allows_nan)
+        arguments = queries.anchors, queries.others, block
+        return self.scorers[crop].scores(*arguments, allows_nan=self.allows_nan)
 
     def _excluded_within(self, queries: Queries, block: Block) -> tuple[Tensor, Tensor]:
         """Return rows and columns of a block that are known answers other than targets."""
@@ -123,10 +123,10 @@ class Scored(CandidateSource):
         count = self.num_rows if ids is None else len(ids)
         places, inside = _places(targets, ids, self.num_rows)
         threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
-        for own, members, at in ((ids, inside, places), (None, ~inside, targets)):
+        for candidates, members, at in ((ids, inside, places), (None, ~inside, targets)):
             numbers = torch.where(members, at // self.scorer.block, -1)
             for number in numbers[members].unique().tolist():
-                block = self.scorer.block_at(number, self.side, own)
+                block = self.scorer.block_at(number, self.side, candidates)
                 scores = self.scores(queries, block, crop)
                 rows = (numbers == number).nonzero()[:, 0]
                 threshold[rows] = scores[rows, at[rows] - block.first].double()

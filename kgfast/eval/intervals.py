@@ -47,7 +47,7 @@ class Intervals(dict[str, Interval]):
         self.confidence, self.samples = confidence, samples
 
     def __repr__(self) -> str:
-        rows = [(name, [cell(name, part) for part in interval]) for name, interval in self.items()]
+        rows = [(name, [cell(name, end) for end in interval]) for name, interval in self.items()]
         title = f"{self.confidence:.0%} intervals of {self.samples:,} bootstrap samples"
         return f"{title}\n{text_table(['value', 'low', 'high'], rows)}"
 
@@ -123,7 +123,7 @@ def _metrics_of_draws(
     shares = shares_of(cells, [*metrics, Metric("mr", torch.clone)])
     by_chance = (torch.stack(columns, 1).cpu().double().mean(1, keepdim=True) + 1) / 2
     # one tensor: small ones between large ones would keep the C library from giving memory back
-    found = torch.empty(samples, len(metrics), dtype=torch.float64, device="cpu")
+    values = torch.empty(samples, len(metrics), dtype=torch.float64, device="cpu")
     first = 0
     for drawn in draws(len(cells), samples, seed):
         *means, mean = means_of(drawn, shares).unbind(1)
@@ -131,12 +131,12 @@ def _metrics_of_draws(
         rows = slice(first, first + len(drawn))
         for column, metric in enumerate(metrics):
             if metric.share is not None:
-                found[rows, column] = means.pop(0)
+                values[rows, column] = means.pop(0)
             elif metric.adjusted is not None:
-                found[rows, column] = metric.adjusted(mean, expected)
+                values[rows, column] = metric.adjusted(mean, expected)
             else:
                 ranks_drawn = cells[drawn].flatten(1).numpy()
                 middle = np.median(ranks_drawn, axis=1, overwrite_input=True)
-                found[rows, column] = torch.from_numpy(middle)
+                values[rows, column] = torch.from_numpy(middle)
         first = rows.stop
-    return found
+    return values

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given
+from kgfast.eval.candidates import CheckedIds
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
@@ -24,7 +24,7 @@ class JobSection:
 
     side: Side
     crops: Crops
-    given: Given = None  # candidates, as the caller gave them
+    candidate_ids: CheckedIds = None  # ids of the candidates; None: all rows
     place: tuple[int, int] = (0, 0)  # group of crops and column in the results
 
 
@@ -76,7 +76,8 @@ class Job(ABC):
     @property
     def facts(self) -> dict[str, str]:
         """Arguments that results depend on, besides model and known triples, in words."""
-        names = (f"{len(it):,} names {digest(it.names)}" for it in self.names if it is not None)
+        vocabularies = (vocabulary for vocabulary in self.names if vocabulary is not None)
+        names = (f"{len(words):,} names {digest(words.names)}" for words in vocabularies)
         return {"vocabularies": " and ".join(names)}
 
     @abstractmethod

@@ -75,7 +75,7 @@ def metric_named(name: str) -> Metric:
             return metric
     if re.fullmatch(r"hits@[1-9]\d{0,8}", name):
         return hits_at(int(name.removeprefix("hits@")))
-    names = ", ".join(it.name for it in METRICS if not it.name.startswith("hits@"))
+    names = ", ".join(metric.name for metric in METRICS if not metric.name.startswith("hits@"))
     raise ValueError(f"must be {names} or hits@K, such as hits@10; got {shown(name)}")
 
 
@@ -98,17 +98,17 @@ def values_of(metrics: Iterable[Metric], ranks: Tensor, random: Tensor) -> dict[
     """
     if not len(ranks):
         return {metric.name: float("nan") for metric in metrics}
-    mean, found = ranks.mean().cpu(), {}
+    mean, values = ranks.mean().cpu(), {}
     for metric in metrics:
         if metric.share is not None:
-            parts = [metric.share(part).sum() for part in ranks.split(_AT_ONCE)]
-            found[metric.name] = float(torch.stack(parts).sum()) / len(ranks)
+            parts = [metric.share(some).sum() for some in ranks.split(_AT_ONCE)]
+            values[metric.name] = float(torch.stack(parts).sum()) / len(ranks)
         elif metric.adjusted is not None:
-            found[metric.name] = float(metric.adjusted(mean, random))
+            values[metric.name] = float(metric.adjusted(mean, random))
         else:
             middle = [(len(ranks) - 1) // 2, len(ranks) // 2]
-            found[metric.name] = float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
-    return found
+            values[metric.name] = float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
+    return values
 
 
 def table_of(rows: Mapping[Any, Mapping[str, float]]) -> str:

@@ -60,11 +60,11 @@ def _query_bytes(model: Any) -> int:
 
 def check_names(names: Names, model: Any) -> None:
     """Check that a vocabulary has one name per row of the model."""
-    for what, own in zip(("entities", "relations"), names, strict=True):
-        if own is not None and len(own) != (size := getattr(model, f"num_{what}")):
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        if vocabulary is not None and len(vocabulary) != (size := getattr(model, f"num_{what}")):
             raise ValueError(
-                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: the names "
-                "must be those of the model's rows"
+                f"vocabulary: {len(vocabulary):,} names of {what}, but the model has {size:,}: the "
+                "names must be those of the model's rows"
             )
 
 
@@ -140,9 +140,9 @@ def modules_of(model: Any) -> list[nn.Module]:
     modules: dict[int, nn.Module] = {}
     for value in getattr(model, "__dict__", {}).values():
         held = value.values() if isinstance(value, dict) else value
-        for part in held if isinstance(value, (list, tuple, dict)) else (value,):
-            if isinstance(part, nn.Module) or hasattr(part, "in_blocks"):
-                modules |= {id(module): module for module in modules_of(part)}
+        for member in held if isinstance(value, (list, tuple, dict)) else (value,):
+            if isinstance(member, nn.Module) or hasattr(member, "in_blocks"):
+                modules |= {id(module): module for module in modules_of(member)}
     return list(modules.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import Given, ListedIds, runs_of
+from kgfast.eval.candidates import CheckedIds, ListedIds, runs_of
 from kgfast.graph import TypeConstraints
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists
@@ -86,9 +86,10 @@ class Queries:
             return None if values is None else values[chosen.to(values.device)]
 
         rows, anchors, others = some(self.rows), some(self.anchors), some(self.others)
-        own = Queries(self.side, rows, anchors, others, self.words)
-        own.targets, own.vectors, own.ids = some(self.targets), some(self.vectors), self.ids
-        return own
+        queries = Queries(self.side, rows, anchors, others, self.words)
+        queries.targets, queries.vectors = some(self.targets), some(self.vectors)
+        queries.ids = self.ids
+        return queries
 
     def check_finite(self) -> None:
         """Raise for the first query of the call that is not finite."""
@@ -98,18 +99,20 @@ class Queries:
             raise NonFiniteError(self.words(self, int(bad[self.rows[bad].argmin()])))
 
 
-def shared(queries: Queries, given: Given, source: Any) -> list[Queries]:
+def shared(queries: Queries, candidate_ids: CheckedIds, source: Any) -> list[Queries]:
     """Cut queries into parts with shared candidates.
 
     Queries must be ordered by relation if each relation has candidates of its own.
     """
-    if isinstance(given, TypeConstraints) and len(queries):
-        runs = list(runs_of(queries.others.cpu()))
-        ids = [moved(given.candidates(it, queries.side), source.home) for _, it in runs]
-        return [queries.part(*it) for it in zip((rows for rows, _ in runs), ids, strict=True)]
-    if isinstance(given, ListedIds) and len(queries):
+    if isinstance(candidate_ids, TypeConstraints) and len(queries):
+        parts = []
+        for rows, relation in runs_of(queries.others.cpu()):
+            ids = candidate_ids.candidates(relation, queries.side)
+            parts.append(queries.part(rows, moved(ids, source.home)))
+        return parts
+    if isinstance(candidate_ids, ListedIds) and len(queries):
         first, last = int(queries.rows[0]), int(queries.rows[-1]) + 1
-        lists = given.lists(first, last, source.num_rows, source.home)
+        lists = candidate_ids.lists(first, last, source.num_rows, source.home)
         if not source.has_lists:
             rows = range(len(queries))
             return [queries.part(slice(row, row + 1), lists.row(row)) for row in rows]

@@ -129,8 +129,8 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
     ranks = {}
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True):
-            given = of_crop, job.hrt, job.sides, known, job.names
-            ranks[dim] = ranks_of(*given, is_filtered=known is not None)
+            facts = of_crop, job.hrt, job.sides, known, job.names
+            ranks[dim] = ranks_of(*facts, is_filtered=known is not None)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
         return GroupedRanks("dim", {dim: ranks[dim] for dim in dims})

@@ -148,7 +148,8 @@ class Ranks:
         """
         metrics, ranked = metrics_with(hits), self._ranked()
         ranks = ranked._cells(rank_type).flatten()
-        candidates = sum(int(ranked.num_candidates[:, it].sum()) for it in self.pooled_columns)
+        numbers = ranked.num_candidates
+        candidates = sum(int(numbers[:, column].sum()) for column in self.pooled_columns)
         count = torch.tensor(len(ranks), dtype=torch.float64, device="cpu")
         return values_of(metrics, ranks, (candidates + count) / count / 2)
 
@@ -281,8 +282,8 @@ class Ranks:
         bounds = torch.tensor(powers, dtype=torch.int64, device=counts.device)
         digits = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
         return {
-            f"{10 ** (own - 1)}-{10**own - 1}" if own else "0": pooled._pooled(digits == own)
-            for own in digits.unique().tolist()
+            f"{10 ** (n - 1)}-{10**n - 1}" if n else "0": pooled._pooled(digits == n)
+            for n in digits.unique().tolist()
         }
 
     def _part(

@@ -54,8 +54,8 @@ class InRows(CandidateSource):
         """Make queries from the rows of the anchors, ``[B, F]``."""
         ids, anchors = anchors.unique(return_inverse=True)
         model = self.model.with_entity(self.table.rows(ids))
-        given = anchors.to(self.device), others.to(self.device)
-        return evaluated_queries(model, *given, self.side, self.dim)
+        columns = anchors.to(self.device), others.to(self.device)
+        return evaluated_queries(model, *columns, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; score the targets, unless their rows are read with those of lists."""
@@ -151,8 +151,8 @@ class InRows(CandidateSource):
         bias = candidates.bias
         if bias is not None and len(bias) == int(self.model.num_entities) > len(rows):
             candidates = replace(candidates, bias=bias.detach()[which])
-        given = self.model, candidates, None, self.dims
-        return prepared_candidates(*given, allows_nan=self.allows_nan)
+        arguments = self.model, candidates, None, self.dims
+        return prepared_candidates(*arguments, allows_nan=self.allows_nan)
 
     def _of_rows(self, rows: Tensor) -> Candidates:
         """Return the candidates of a model of some rows; these may still number all entities."""

@@ -82,7 +82,7 @@ class Search(Job):
         section = self.section
         return super().facts | {
             "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
-            "candidate_ids": digest_of(section.given),
+            "candidate_ids": digest_of(section.candidate_ids),
             "the crop": str(section.crops),
             "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
         }
@@ -107,13 +107,13 @@ class Search(Job):
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
         """Make all queries; in order of relations if each relation has candidates."""
         rows = places(self.anchors.numel())
-        if isinstance(section.given, TypeConstraints):
+        if isinstance(section.candidate_ids, TypeConstraints):
             rows = self.others.cpu().argsort(stable=True)
         return (self.some(section, rows, home),)
 
     def some(self, section: JobSection, rows: Tensor, home: torch.device) -> Queries:
         anchors, others = self.anchors, self.others
-        if rows.numel() < anchors.numel() or isinstance(section.given, TypeConstraints):
+        if rows.numel() < anchors.numel() or isinstance(section.candidate_ids, TypeConstraints):
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
@@ -155,10 +155,10 @@ class BestSoFar(SoFar):
             queries.vectors = queries.vectors.double()
 
     def take(self, block: Any) -> None:
-        found = self.source.best(self.queries, block, self.job.k)
-        if found is None:
+        best = self.source.best(self.queries, block, self.job.k)
+        if best is None:
             return
-        scores, ids = found
+        scores, ids = best
         if self.source.is_whole:
             self.scores, self.ids = scores, ids
             return
@@ -175,7 +175,8 @@ class BestSoFar(SoFar):
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
 
     def join(self, shares: Any) -> None:
-        scores, ids = (torch.cat(shares.gather_share(it), 1) for it in (self.scores, self.ids))
+        both = self.scores, self.ids
+        scores, ids = (torch.cat(shares.gather_share(values), 1) for values in both)
         by_id = ids.argsort(dim=1, stable=True)
         self._keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
@@ -206,7 +207,7 @@ class BestSearch(Search):
         return super().facts | {"k and pad": f"{self.k}, {bool(self.pad)}"}
 
     def begin(self, source: CandidateSource) -> None:
-        is_shared = not isinstance(self.section.given, ListedIds | TypeConstraints)
+        is_shared = not isinstance(self.section.candidate_ids, ListedIds | TypeConstraints)
         has_bound = self.anchors.numel() and not self.pad and is_shared
         check_k(self.k, source.num_candidates if has_bound else None)
 
@@ -220,10 +221,12 @@ class BestSearch(Search):
         if len(results) > 1:
             scores = torch.cat([result.scores for result in results])
             ids = torch.cat([result.ids for result in results])
-        if self._shares is not None or isinstance(self.section.given, TypeConstraints):
+        if self._shares is not None or isinstance(self.section.candidate_ids, TypeConstraints):
             scores, ids = (self._in_order(values) for values in (scores, ids))
         dtype = torch.float32
-        has_all = self.known is None and self.section.given is None and self.excluded is None
+        has_all = (
+            self.known is None and self.section.candidate_ids is None and self.excluded is None
+        )
         for result in results:
             if not (has_all and result.source.is_whole) and not self.pad and result.may_lack:
                 self._check_full(ids)
@@ -265,13 +268,13 @@ class AboveSoFar(SoFar):
     def take(self, block: Any) -> None:
         search = self.job
         left = search.most - search.count  # negative: results are only counted
-        found = self.source.above(self.queries, block, self.thresholds, left)
-        if isinstance(found, Above):
-            search.count += len(found.ids)
-            self.dtype = found.scores.dtype
-            self.pieces.append(Above(*(values.to(self.source.home) for values in found)))
-        elif found is not None:
-            search.count += found
+        above = self.source.above(self.queries, block, self.thresholds, left)
+        if isinstance(above, Above):
+            search.count += len(above.ids)
+            self.dtype = above.scores.dtype
+            self.pieces.append(Above(*(values.to(self.source.home) for values in above)))
+        elif above is not None:
+            search.count += above
         if search.count > search.most:
             self.pieces.clear()
 
@@ -288,7 +291,7 @@ class AboveSearch(Search):
     ) -> None:
         super().__init__(model, arguments)
         check_int("max_results", max_results, 1)
-        if isinstance(self.section.given, ListedIds):
+        if isinstance(self.section.candidate_ids, ListedIds):
             raise ValueError(
                 "candidate_ids: above() takes the same candidates for all queries, or "
                 "TypeConstraints; topk(k=..., pad=True) takes a list for each query"

@@ -107,8 +107,8 @@ class CandidateSource(ABC):
         here = self._located(queries, block)
         if here is None:
             return None
-        given = here.operands, here.targets, here.known, self.checks, here.lists
-        return run.rank_counts(*given, queries.target_scores)
+        problem = here.operands, here.targets, here.known, self.checks, here.lists
+        return run.rank_counts(*problem, queries.target_scores)
 
     def best(self, queries: Queries, block: Any, k: int) -> Best | None:
         """Find the best answers of a block; None where the block holds no candidates.
@@ -174,8 +174,8 @@ class InMemory(CandidateSource):
         elif other is not None and is_plain and other.prepared.table is candidates.table:
             prepared, checks = other.prepared, other.checks
         if prepared is None:
-            given = model, candidates, ids, self.dims
-            prepared = prepared_candidates(*given, allows_nan=allows_nan, panels=panels)
+            arguments = model, candidates, ids, self.dims
+            prepared = prepared_candidates(*arguments, allows_nan=allows_nan, panels=panels)
         self.prepared = prepared
         self.sorted_ids = prepared.sorted_ids
         self.device = self.home = prepared.table.device
@@ -184,8 +184,8 @@ class InMemory(CandidateSource):
 
     def prepare(self, queries: Queries) -> None:
         """Make the queries; the sweep scores the targets."""
-        given = queries.anchors, queries.others
-        queries.vectors = evaluated_queries(self.model, *given, self.side, self.dim)
+        ids = queries.anchors, queries.others
+        queries.vectors = evaluated_queries(self.model, *ids, self.side, self.dim)
 
     def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
