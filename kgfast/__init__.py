@@ -100,7 +100,9 @@ def _become_the_installed() -> None:
     makes kgfast.kernels of kernels/, with the compiled extension.
     """
     homes = (os.path.join(entry, "kgfast") for entry in sys.path)
-    home = next((it for it in homes if os.path.isfile(f"{it}/kernels/__init__.py")), None)
+    home = next(
+        (folder for folder in homes if os.path.isfile(f"{folder}/kernels/__init__.py")), None
+    )
     source = os.path.dirname(__file__)
     if home is None:
         raise ImportError(

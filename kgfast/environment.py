@@ -53,7 +53,9 @@ class Info(SimpleNamespace):
                 value = [f"{key}: {text}" for key, text in value.items()]
             elif isinstance(value, tuple) or value is None:
                 value = ", ".join(value or ()) or "none"
-            rows += [(name, it) for it in value] if isinstance(value, list) else [(name, value)]
+            rows += (
+                [(name, entry) for entry in value] if isinstance(value, list) else [(name, value)]
+            )
         return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
 
@@ -65,7 +67,7 @@ def info() -> Info:
     >>> info().backend in ("cpu", "reference")
     True
     """
-    found = Info(
+    report = Info(
         kgfast=kgfast.__version__,
         python=platform.python_version(),
         torch=torch.__version__,
@@ -81,19 +83,19 @@ def info() -> Info:
         remarks=[],
     )
     try:
-        found.backend, missing = dispatch.find_backend(torch.device("cpu"))
-        found.remarks += [] if missing is None else [missing]
+        report.backend, missing = dispatch.find_backend(torch.device("cpu"))
+        report.remarks += [] if missing is None else [missing]
         if cpu.is_available():
-            found.isa = cpu.isa()
-            found.tiers = tiers.available(found.isa)
+            report.isa = cpu.isa()
+            report.tiers = tiers.available(report.isa)
     except ValueError as error:  # an environment variable is wrong
-        found.backend = "none"
-        found.remarks.append(str(error))
+        report.backend = "none"
+        report.remarks.append(str(error))
     for gpu in range(torch.cuda.device_count()):
-        found.devices.append(f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}")
+        report.devices.append(f"cuda:{gpu} {torch.cuda.get_device_name(gpu)}")
     if torch.cuda.is_available() and not triton.is_available():
-        found.remarks.append(dispatch.what_is_missing("triton"))
-    return found
+        report.remarks.append(dispatch.what_is_missing("triton"))
+    return report
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "machine": torch.cuda.get_device_name(device) if is_gpu else of_cpu,
         "threads": torch.get_num_threads(),
         "versions": {"python": platform.python_version()}
-        | {name: found for name, found in versions.items() if found is not None},
+        | {name: version for name, version in versions.items() if version is not None},
         "command": shlex.join([name, *sys.argv[1:]]),
     }
 

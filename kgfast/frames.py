@@ -97,5 +97,7 @@ def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
     >>> list(rows_of({"head": ["ann"], "score": np.float32([0.5])}))
     [{'head': 'ann', 'score': 0.5}]
     """
-    values = [it.tolist() if isinstance(it, np.ndarray) else it for it in columns.values()]
+    values = [
+        column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()
+    ]
     return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))

@@ -41,9 +41,9 @@ def free_memory() -> int:
     """Return the bytes that this machine can give without swapping; 1 GiB if unknown."""
     try:
         facts = Path("/proc/meminfo").read_text()
-        found = re.search(r"MemAvailable:\s+(\d+) kB", facts)
-        if found is not None:
-            return int(found[1]) << 10
+        line = re.search(r"MemAvailable:\s+(\d+) kB", facts)
+        if line is not None:
+            return int(line[1]) << 10
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return 1 << 30
@@ -54,15 +54,15 @@ def digest(*values: Any) -> str:
 
     A tensor counts by shape, dtype and bits, any other value by ``repr``.
     """
-    found = hashlib.blake2b(digest_size=DIGEST)
+    hashed = hashlib.blake2b(digest_size=DIGEST)
     for value in values:
         if isinstance(value, Tensor):
             flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            found.update(repr((tuple(flat.shape), flat.dtype)).encode())
-            found.update(bytes_of(flat).data)
+            hashed.update(repr((tuple(flat.shape), flat.dtype)).encode())
+            hashed.update(bytes_of(flat).data)
         else:
-            found.update(repr(value).encode() + b"\0")
-    return found.hexdigest()[:12]
+            hashed.update(repr(value).encode() + b"\0")
+    return hashed.hexdigest()[:12]
 
 
 def bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:

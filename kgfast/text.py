@@ -49,7 +49,7 @@ def escaped(text: str, kept: str = "") -> str:
     \u001b[2Jann\u000a
     """
     return _CONTROLS.sub(
-        lambda found: found[0] if found[0] in kept else f"\\u{ord(found[0]):04x}", text
+        lambda match: match[0] if match[0] in kept else f"\\u{ord(match[0]):04x}", text
     )
 
 
@@ -136,11 +136,11 @@ def bad_line(
 
 def each_key_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON as a dict; a key that stands twice is an error, as in YAML here."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{shown(next(it for it in keys if keys.count(it) > 1))} stands twice")
-    return found
+        raise ValueError(f"{shown(next(key for key in keys if keys.count(key) > 1))} stands twice")
+    return mapping
 
 
 def in_a_line(text: str) -> str:
@@ -152,4 +152,4 @@ def in_a_line(text: str) -> str:
     no good \x1b
     """
     words = " ".join(text[:_MOST_SAID].split())
-    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in words)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)

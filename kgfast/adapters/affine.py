@@ -115,7 +115,7 @@ class AffineModel:
             gradients = torch.autograd.grad(
                 constant.sum(), free, allow_unused=True, materialize_grads=True
             )
-        return torch.cat([_real(part) for part in gradients], 1), constant.detach()[:, None]
+        return torch.cat([_real(gradient) for gradient in gradients], 1), constant.detach()[:, None]
 
     def _of_side(self, anchor: Rows, relation: Rows, candidate: Rows, side: Side) -> Tensor:
         head, tail = (anchor, candidate) if side == "tail" else (candidate, anchor)
@@ -147,8 +147,8 @@ def frozen_affine(
     frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
 
     def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        found: Tensor = score(frozen, heads, relations, tails)
-        return found.reshape(len(heads[0]))
+        scores: Tensor = score(frozen, heads, relations, tails)
+        return scores.reshape(len(heads[0]))
 
     try:
         return AffineModel(of_rows, parts, network=frozen, sides=("tail",) if tails_only else SIDES)

@@ -64,8 +64,8 @@ def convert(
     inner = model.model if isinstance(model, Reciprocal) else model
     if not isinstance(inner, PLAIN):
         raise ValueError(
-            f"{source}: a folder of tables holds {', '.join(it.__name__ for it in PLAIN)}; this "
-            f"is a {type(inner).__name__}: rank it in Python"
+            f"{source}: a folder of tables holds {', '.join(kind.__name__ for kind in PLAIN)}; "
+            f"this is a {type(inner).__name__}: rank it in Python"
         )
     names = _checked_names(source, model, names, data)
     save(model, out, entities=names[0], relations=names[1])

@@ -75,7 +75,7 @@ def _loaded(folder: Path, as_table: bool) -> Any:
     entity = read_npy(paths[0], missing, as_table=as_table)
     relation = read_npy(paths[1], missing)
     doubled = [bool(config.double_ent), bool(config.double_rel)]
-    widths = [dim * (1 + it) for it in doubled]
+    widths = [dim * (1 + is_doubled) for is_doubled in doubled]
     if name == "RESCAL":
         widths[1] *= widths[0]
     for file, table, is_doubled, width in zip(

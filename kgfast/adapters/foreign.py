@@ -58,8 +58,10 @@ def check_agreement(
     finite = expected.isfinite()
     h, r, t, expected = h[finite], r[finite], t[finite], expected[finite]
     queries = model.queries(h, r, "tail")
-    found = in_their_terms(indexed_scores(queries, table, t[:, None], model.score)[:, 0].double())
-    wrong = (found - expected).abs() > _SLACK * (1 + expected.abs())
+    converted = in_their_terms(
+        indexed_scores(queries, table, t[:, None], model.score)[:, 0].double()
+    )
+    wrong = (converted - expected).abs() > _SLACK * (1 + expected.abs())
     if bool(wrong.any()):
         at = int(wrong.nonzero()[0])
         why = "the tables have another meaning in kgfast; rank the model through kgfast.BlockScorer"
@@ -71,7 +73,7 @@ def check_agreement(
             )
         raise ValueError(
             f"{name}: kgfast scores ({int(h[at])}, {int(r[at])}, {int(t[at])}) "
-            f"{float(found[at]):.6g}, not {float(expected[at]):.6g}: {why}"
+            f"{float(converted[at]):.6g}, not {float(expected[at]):.6g}: {why}"
         )
 
 
@@ -172,8 +174,8 @@ def load_weights(path: Path, *, mapped: bool = False) -> Any:
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:  # drop torch's advice to unpickle the file anyway
-            found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
+            said = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
             raise ValueError(
                 f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
-                f"{in_a_line(found[0]) if found else 'not a pickle of torch'}"
+                f"{in_a_line(said[0]) if said else 'not a pickle of torch'}"
             ) from None

@@ -60,20 +60,21 @@ class _Batch:
         else:
             self.table = candidates_at(model, side, None)
             self.device = self.table.table.device
-            anchors, relations = (it.to(self.device) for it in (self.anchors, self.relations))
+            anchors, relations = (ids.to(self.device) for ids in (self.anchors, self.relations))
             self.queries = evaluated_queries(model, anchors, relations, side, None)
 
     def scores(self, first: int, last: int) -> Tensor:
         """Return float32 ``[B, C]``, with NaN as the lowest score."""
         if self.blocks is not None:
             ids = torch.arange(first, last, dtype=torch.int64, device=self.device)
-            anchors, relations = (it.to(self.device) for it in (self.anchors, self.relations))
+            anchors, relations = (ids.to(self.device) for ids in (self.anchors, self.relations))
             scores: Tensor = self.blocks.fn(anchors, relations, self.side, ids)
         else:
             bias = self.table.bias
-            part = bias if bias is None or len(bias) == 1 else bias[first:last]
+            if bias is not None and len(bias) > 1:
+                bias = bias[first:last]
             table = self.table.table[first:last]
-            scores = pairwise_scores(self.queries, table, self.model.score, bias=part)
+            scores = pairwise_scores(self.queries, table, self.model.score, bias=bias)
         return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
@@ -98,8 +99,8 @@ def _count(batch: _Batch, known: KnownTriples, band: Band) -> tuple[Tensor, Tens
         scores = batch.scores(first, last).float()
         close = torch.isclose(scores, truth[:, None], rtol=band.rtol, atol=band.atol)
         both = torch.stack([(scores > truth[:, None]) & ~close, close])  # [2, B, C]
-        own = ((targets >= first) & (targets < last)).nonzero()[:, 0]
-        both[:, own, targets[own] - first] = False
+        here = ((targets >= first) & (targets < last)).nonzero()[:, 0]
+        both[:, here, targets[here] - first] = False
         every += both.sum(2)
         inside = (indices >= first) & (indices < last)
         rows, columns = row_of[inside].to(batch.device), indices[inside].to(batch.device) - first

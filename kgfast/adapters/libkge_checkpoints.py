@@ -64,10 +64,10 @@ def _read(path: Path) -> NamedModel:
     options, state = content["config"].options, content["model"][0]
     kind = options.get("model")
     is_reciprocal = kind == _RECIPROCAL
-    own = _mapping(path, f"options of {shown(kind)}", options.get(kind))
+    of_kind = _mapping(path, f"options of {shown(kind)}", options.get(kind))
     if is_reciprocal:
-        own = _mapping(path, "base_model", own.get("base_model"))
-        kind = own.get("type")
+        of_kind = _mapping(path, "base_model", of_kind.get("base_model"))
+        kind = of_kind.get("type")
     if kind not in _MODELS:
         raise ValueError(
             f"{path}: model {shown(kind)} is not available; known: {', '.join(_MODELS)}: {_INSTEAD}"
@@ -78,7 +78,7 @@ def _read(path: Path) -> NamedModel:
         for what in ("entity", "relation")
     )
     defaults = _mapping(path, f"options of {kind}", options.get(kind))
-    norm = own.get("l_norm", defaults.get("l_norm"))
+    norm = of_kind.get("l_norm", defaults.get("l_norm"))
     if kind in ("rotate", "transe") and norm not in (1, 2):  # another norm makes another model
         raise ValueError(f"{path}: l_norm must be 1 or 2; got {shown(norm)}: {_INSTEAD}")
     model: Any = model_of_tables(kind, norm, entity, relation)
@@ -141,7 +141,7 @@ def _names(path: Path, meta: Mapping[str, Any], key: str, count: int) -> Vocabul
     names = meta.get(key)
     if names is None:
         return None
-    if not (isinstance(names, list) and all(isinstance(it, str) for it in names)):
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ValueError(f"{path}: {key} must be a list of names; got {shown(names)}")
     if len(names) != count:
         raise ValueError(f"{path}: {len(names)} names in {key}, but {count} rows in the model")

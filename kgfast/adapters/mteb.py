@@ -92,7 +92,7 @@ class KgfastSearchIndex:
         if query_idx_to_id is None:
             raise ValueError("query_idx_to_id must be given with top_ranked")
         known = {name: row for row, name in enumerate(self.idxs)}
-        found: tuple[list[list[float]], list[list[int]]] = [], []
+        results: tuple[list[list[float]], list[list[int]]] = [], []
         for row in range(len(queries)):
             query = query_idx_to_id[row]
             names = top_ranked.get(query) or ()
@@ -104,9 +104,9 @@ class KgfastSearchIndex:
             scores, ids = self._best(
                 queries[row : row + 1], table[[document for document, _ in listed]], top_k
             )
-            found[0].append(scores[0].tolist())
-            found[1].append([listed[place][1] for place in ids[0].tolist()])
-        return found
+            results[0].append(scores[0].tolist())
+            results[1].append([listed[place][1] for place in ids[0].tolist()])
+        return results
 
     def clear(self) -> None:
         """Forget all documents."""

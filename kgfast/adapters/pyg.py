@@ -132,6 +132,6 @@ def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Ten
     """Score all pairs by the model's own ``forward``, one after the other."""
     shape = len(anchors), len(ids)
     columns = anchors[:, None], relations[:, None], ids
-    anchor, relation, candidate = (it.expand(shape).reshape(-1) for it in columns)
+    anchor, relation, candidate = (ids.expand(shape).reshape(-1) for ids in columns)
     heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
     return cast(Tensor, model(heads, relation, tails)).reshape(shape)

@@ -95,10 +95,13 @@ def _check(model: Any) -> None:
             f"model must be a pykeen.models.ERModel; got {type(model).__name__}: rank it through "
             f"kgfast.BlockScorer"
         )
-    own = [name for name in _SCORING if getattr(type(model), name) is not getattr(ERModel, name)]
-    if own:
+    overridden = [
+        name for name in _SCORING if getattr(type(model), name) is not getattr(ERModel, name)
+    ]
+    if overridden:
         raise UnknownModelError(
-            f"{type(model).__name__} has a {own[0]} of its own: rank it through kgfast.BlockScorer"
+            f"{type(model).__name__} has a {overridden[0]} of its own: rank it through "
+            f"kgfast.BlockScorer"
         )
     if type(_unclamped(model.interaction)).__module__ != interactions.__name__:
         raise UnknownModelError(
@@ -175,7 +178,7 @@ def _affine(model: Any) -> AffineModel | None:
     )
 
     def score(network: Any, *rows: Any) -> Any:
-        h, r, t = (part[0] if len(part) == 1 else part for part in rows)
+        h, r, t = (tables[0] if len(tables) == 1 else tables for tables in rows)
         return network(h=h, r=r, t=t)
 
     # None for ConvE's heads, and for TuckER with its own norm
@@ -235,18 +238,18 @@ class KgfastEvaluator(RankBasedEvaluator):
         """
         call = inspect.signature(super().evaluate).bind(model, mapped_triples, *args, **options)
         call.apply_defaults()
-        asked = call.arguments
+        arguments = call.arguments
         _check_triples("mapped_triples", mapped_triples)
-        extra = asked["additional_filter_triples"]
+        extra = arguments["additional_filter_triples"]
         if extra is None or isinstance(extra, Tensor) or not isinstance(extra, Iterable):
             extra = [] if extra is None else [extra]
-        for part in extra:
-            _check_triples("additional_filter_triples", part)
+        for triples in extra:
+            _check_triples("additional_filter_triples", triples)
         if not len(mapped_triples):
             raise ValueError("mapped_triples is empty: there is nothing to rank")
-        if asked["device"] is not None:
-            model = model.to(asked["device"])
-        reason = self._not_here(asked)
+        if arguments["device"] is not None:
+            model = model.to(arguments["device"])
+        reason = self._not_here(arguments)
         if reason is None:
             try:
                 converted = from_pykeen(model)
@@ -255,15 +258,15 @@ class KgfastEvaluator(RankBasedEvaluator):
         if reason is not None:
             warnings.warn(f"PyKEEN ranks this itself: {reason}", stacklevel=2)
             return cast(RankBasedMetricResults, super().evaluate(*call.args, **call.kwargs))
-        disabled = bool((asked["tqdm_kwargs"] or {}).get("disable"))
+        disabled = bool((arguments["tqdm_kwargs"] or {}).get("disable"))
         model.eval()  # the mode stays, as after PyKEEN's own evaluate
         ranks = rank(
             converted,
             mapped_triples,
             known=KnownTriples(mapped_triples, *extra).to(model.device) if self.filtered else None,
-            sides=cast(tuple[Side, ...], tuple(asked["targets"])),
+            sides=cast(tuple[Side, ...], tuple(arguments["targets"])),
             nan=self.nan,
-            progress=asked["use_tqdm"] and not disabled,
+            progress=arguments["use_tqdm"] and not disabled,
         )
         self.clear()
         self.num_entities = model.num_entities
@@ -274,16 +277,16 @@ class KgfastEvaluator(RankBasedEvaluator):
             self.num_candidates[side].append(ranks.num_candidates[:, column].numpy())
         return self.finalize()
 
-    def _not_here(self, asked: Mapping[str, Any]) -> str | None:
+    def _not_here(self, arguments: Mapping[str, Any]) -> str | None:
         """Say why PyKEEN must rank this call for any model; None if kgfast can."""
-        if any(asked[f"restrict_{name}_to"] is not None for name in ("entities", "relations")):
+        if any(arguments[f"restrict_{name}_to"] is not None for name in ("entities", "relations")):
             return "restrict_entities_to and restrict_relations_to"
         if self.mode is not None:
             return f"inductive mode {self.mode!r}"
         if self.requires_positive_mask:
             return "a dense mask of positives"
-        if not asked["targets"] or set(asked["targets"]) - {"head", "tail"}:
-            return f"targets {tuple(asked['targets'])}"
+        if not arguments["targets"] or set(arguments["targets"]) - {"head", "tail"}:
+            return f"targets {tuple(arguments['targets'])}"
         return None
 
 

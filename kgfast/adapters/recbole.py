@@ -85,8 +85,8 @@ class _Product(NamedTuple):
 
     def best(self, k: int) -> Tensor:
         """Return the ids ``[B, k]`` of the best items; 0 if a user has fewer left."""
-        given = self.queries, self.items, k, self.indptr, self.known
-        return ops.topk(*given, candidate_ids=self.candidates, pad=True)[1].clamp(min=0)
+        problem = self.queries, self.items, k, self.indptr, self.known
+        return ops.topk(*problem, candidate_ids=self.candidates, pad=True)[1].clamp(min=0)
 
 
 class _Watch(TorchFunctionMode):

@@ -31,8 +31,8 @@ class _Commands(TyperGroup):
     """Commands whose mistakes end in one line, with exit code 2, and whose warnings are lines."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        given = args[0] if args else options.pop("args", None)
-        words = list(sys.argv[1:] if given is None else given)
+        arguments = args[0] if args else options.pop("args", None)
+        words = list(sys.argv[1:] if arguments is None else arguments)
         debug = "--debug" in words
         words = [word for word in words if word != "--debug"]
         code: Any = 2
@@ -195,9 +195,9 @@ def json_line(value: dict[str, Any]) -> str:
     return text
 
 
-def check_no_options(why: str, given: dict[str, Any]) -> None:
+def check_no_options(why: str, options: dict[str, Any]) -> None:
     """Check that none of some options is given."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and value is not False and value != []:
             raise ValueError(f"{name} {why}")
 

@@ -68,27 +68,27 @@ def evaluate(
 
         loaded = load(run, checkpoint, data, trust=trust)
         is_of_config = loaded.config is not None
-        found = loaded.classify(loaded.config.dataset.folder(data) if is_of_config else data)
+        quality = loaded.classify(loaded.config.dataset.folder(data) if is_of_config else data)
         say(f"by the {_which(run, checkpoint, loaded)}")
-        say(class_table(found.by_relation()) if per_relation else repr(found))
+        say(class_table(quality.by_relation()) if per_relation else repr(quality))
         return
     from kgfast.graph import KnownTriples
     from kgfast.models.base import SIDES
 
-    sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-    given: dict[str, Any] = {"max_memory": max_memory}
+    sides = tuple(dict.fromkeys(chosen.value for chosen in side)) if side else SIDES
+    options: dict[str, Any] = {"max_memory": max_memory}
     in_blocks = max_memory is not None
     loaded = load(run, checkpoint, data, as_table=in_blocks, trust=trust)
     if known is not None:
-        given["known"] = KnownTriples.open(known)
+        options["known"] = KnownTriples.open(known)
     if types is not None:
-        given["candidate_ids"] = loaded.type_constraints(types)
+        options["candidate_ids"] = loaded.type_constraints(types)
     if in_blocks:
-        given["progress"] = sys.stdout.isatty()
+        options["progress"] = sys.stdout.isatty()
     if loaded.config is None and loaded.dataset is None:
         raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
     try:
-        results = loaded.ranks(split.value, sides, **given)
+        results = loaded.ranks(split.value, sides, **options)
     except NotImplementedError as error:  # tables without scores of relations, not a bug
         raise ValueError(str(error)) from error
     say(f"{split.value} triples by the {_which(run, checkpoint, loaded)}")

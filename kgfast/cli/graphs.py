@@ -18,5 +18,5 @@ def known(
     """Index the known triples of files larger than memory."""
     from kgfast.graph import KnownTriples
 
-    found = KnownTriples.build(files, out)
-    say(f"{out}: {found!r}, checksum {found.checksum}")
+    triples = KnownTriples.build(files, out)
+    say(f"{out}: {triples!r}, checksum {triples.checksum}")

@@ -1,6 +1,7 @@
 """``kgfast predict``: the best answers to queries, or the best facts of a graph."""
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,7 +118,7 @@ def predict(
         raise ValueError("give --candidates or --types, not both")
     loaded = load(run, checkpoint, data, as_table=max_memory is not None, trust=trust)
     entities, relations = loaded.vocabulary or (None, None)
-    given = {
+    ids = {
         f"{role}s": ids_of(f"--{role}", names, relations if role == "relation" else entities)
         for role, names in (("head", head), ("relation", relation), ("tail", tail))
         if names
@@ -128,12 +129,12 @@ def predict(
     if every:
         from kgfast.eval.facts import top_facts
 
-        facts = top_facts(loaded.model, **given, **options, k=k, progress=sys.stdout.isatty())
+        facts = top_facts(loaded.model, **ids, **options, k=k, progress=sys.stdout.isatty())
         columns = dict(facts.columns(loaded.vocabulary))
     else:
         allowed = loaded.type_constraints(types) if types else candidates
         options |= {"k": k, "above": above, "dims": dim, "candidate_ids": allowed}
-        columns = _answers(loaded, given, queries, options)
+        columns = _answers(loaded, ids, queries, options)
     values = loaded.probabilities(torch.from_numpy(columns["score"]))
     if values is not None:
         columns["probability"] = values.numpy()
@@ -141,13 +142,13 @@ def predict(
         say_that_no_data_were_found()
     queries_of_rows = columns.get("query", [0] * len(columns["score"]))
     if out is None:
-        columns = {name: it for name, it in columns.items() if name not in ("query", "rank")}
+        columns = {name: columns[name] for name in columns if name not in ("query", "rank")}
     formats = dict.fromkeys(("score", "probability"), ".4f")
     say_columns(columns, formats, queries_of_rows, as_json, out)
 
 
 def _answers(
-    loaded: Any, given: dict[str, Any], queries: Path | None, options: dict[str, Any]
+    loaded: Any, ids: dict[str, Any], queries: Path | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the columns of the answers to queries, with one pass per side."""
     import numpy as np
@@ -158,28 +159,28 @@ def _answers(
     model, k, threshold = loaded.model, options.pop("k"), options.pop("above")
     spaces = loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
     if queries is None:
-        (side,) = {"heads", "relations", "tails"} - given.keys()
-        asked: Any = {side[:-1]: (None, given)}
+        (side,) = {"heads", "relations", "tails"} - ids.keys()
+        ids_of_sides: Any = {side[:-1]: (None, ids)}
     else:
-        asked = read_queries(queries, *spaces)
+        ids_of_sides = read_queries(queries, *spaces)
         options["progress"] = sys.stdout.isatty()
     of_sides = []
-    for side, (places, ids) in asked.items():
+    for side, (places, ids) in ids_of_sides.items():
         chosen = dict(options)
         if isinstance(chosen["candidate_ids"], Path):
             chosen["candidate_ids"] = read_candidates(chosen["candidate_ids"], side, *spaces)
         if threshold is not None:
-            found: Any = above(model, threshold, **ids, **chosen)
+            answers: Any = above(model, threshold, **ids, **chosen)
         else:
             most = min(k, spaces[1][side == "relation"])
-            found = topk(model, **ids, **chosen, k=most, pad=True)
-        columns = dict(found.columns(loaded.vocabulary))
+            answers = topk(model, **ids, **chosen, k=most, pad=True)
+        columns = dict(answers.columns(loaded.vocabulary))
         if places is not None:
             columns["query"] = places[columns["query"]].tolist()
         of_sides.append(columns)
     if len(of_sides) == 1:
         return of_sides[0]
-    whole = {name: [it for columns in of_sides for it in columns[name]] for name in of_sides[0]}
+    whole = {name: [*chain(*(columns[name] for columns in of_sides))] for name in of_sides[0]}
     order = np.argsort(whole["query"], kind="stable").tolist()  # in the order of the file
     columns = {name: [values[row] for row in order] for name, values in whole.items()}
     return columns | {"score": np.array(columns["score"])}

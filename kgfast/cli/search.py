@@ -52,7 +52,8 @@ def search(
 
     chosen = choose(config, model, data)
     budget = {"search.minutes": minutes, "search.trials": trials}
-    options = [f"{key}={json.dumps(it)}" for key, it in budget.items() if it is not None]
+    limits = {key: value for key, value in budget.items() if value is not None}
+    options = [f"{key}={json.dumps(value)}" for key, value in limits.items()]
     overrides = [*chosen.overrides, *(set or ()), *options]
     checked = Config.from_yaml(chosen.path, overrides)
     folder = run or Path("searches") / chosen.run_name
@@ -61,8 +62,8 @@ def search(
             f"{folder} holds no search to resume: name its folder with --run, or leave out "
             "--resume to begin"
         )
-    found = find(checked, folder, resume=resume, progress=not quiet)
-    _print_trials(folder, found)
+    study = find(checked, folder, resume=resume, progress=not quiet)
+    _print_trials(folder, study)
 
 
 def _print_trials(folder: Path, study: Any) -> None:
@@ -79,7 +80,7 @@ def _print_trials(folder: Path, study: Any) -> None:
     for row in rows:
         mrr = "" if row["mrr"] is None else f"{row['mrr']:.4f}"
         drawn = [row["values"].get(key, "") for key in keys]
-        values = [f"{it:.4g}" if isinstance(it, float) else str(it) for it in drawn]
+        values = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in drawn]
         until, minutes = str(max(row["rungs"], default=0)), f"{row['seconds'] / 60:.1f}"
         texts = str(row["number"]), mrr, until, minutes, *values, row["outcome"]
         table.add_row(*map(escaped, texts))

@@ -22,7 +22,7 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
     Examples
     --------
     >>> from kgfast.datasets import synthetic
-    >>> one, other = (fingerprint(synthetic(200, 6, 500, 50, 50, seed=it)) for it in (0, 1))
+    >>> one, other = (fingerprint(synthetic(200, 6, 500, 50, 50, seed=seed)) for seed in (0, 1))
     >>> one["names"] == other["names"], one["train"] == other["train"]
     (True, False)
     """

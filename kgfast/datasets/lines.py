@@ -118,8 +118,8 @@ def numbered_names(
         entities = sorted({name for h, _, t in splits for names in (h, t) for name in names})
         relations = sorted({name for _, names, _ in splits for name in names})
         vocabularies = Vocabulary(entities), Vocabulary(relations)
-    both = zip(files, splits, strict=True)
-    return (*vocabularies, [ids_of_names(*it, *vocabularies) for it in both], files)
+    pairs = zip(files, splits, strict=True)
+    return (*vocabularies, [ids_of_names(*pair, *vocabularies) for pair in pairs], files)
 
 
 def ids_of_names(

@@ -28,7 +28,9 @@ def read_parquet(folder: Path) -> Graph:
     files = split_files(folder, "{}.parquet")
     nothing = [np.empty(0, np.int64)] * 3
     splits = [nothing if file is None else _columns(file) for file in files]
-    entities = _vocabulary(folder, "entities", [it for split in splits for it in split[::2]])
+    entities = _vocabulary(
+        folder, "entities", [column for split in splits for column in split[::2]]
+    )
     relations = _vocabulary(folder, "relations", [split[1] for split in splits])
     rows = [
         torch.stack([entities.ids(h), relations.ids(r), entities.ids(t)], dim=1)

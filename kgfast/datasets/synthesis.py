@@ -376,7 +376,7 @@ def _planted_entities(
     re = rng.standard_normal(size, dtype=np.float32) * np.float32(_SCALE)
     im = rng.standard_normal(size, dtype=np.float32) * np.float32(_SCALE)
     # unlike numpy's, these have equal bits on every processor
-    cosine, sine = (it.float().numpy() for it in cos_sin(torch.from_numpy(phase).double()))
+    cosine, sine = (values.float().numpy() for values in cos_sin(torch.from_numpy(phase).double()))
     for at in _levels(growth.parent):
         parent, link = growth.parent[at], growth.link[at]
         kept = growth.correlation[at, None]

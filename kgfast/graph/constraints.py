@@ -46,23 +46,23 @@ class TypeConstraints:
     ) -> None:
         self.names: Names = names_of(vocabulary)
         entities, relations = self.names
-        found: dict[int, list[Tensor]] = {}
+        lists: dict[int, list[Tensor]] = {}
         for key, value in mapping.items():
             relation = int(ids_or_names("relation", key, relations))
             _check_range("relation", as_integers("relation", [relation]), relations)
-            if relation in found:
+            if relation in lists:
                 raise ValueError(f"relation {shown(key)} is given twice")
             sides = [value.get(side) for side in _SIDES] if isinstance(value, Mapping) else value
             is_pair = isinstance(sides, list | tuple) and len(sides) == 2
             if not is_pair or any(ids is None for ids in sides):
                 raise TypeError(f"relation {shown(key)} must map to a pair of heads and tails")
-            found[relation] = [
+            lists[relation] = [
                 _checked(f"the {side}s of relation {shown(key)}", ids, entities)
                 for side, ids in zip(_SIDES, sides, strict=True)
             ]
-        count = max(found, default=-1) + 1 if relations is None else len(relations)
+        count = max(lists, default=-1) + 1 if relations is None else len(relations)
         none = torch.empty(0, dtype=torch.int64, device="cpu")
-        self._lists = [found.get(relation, [none, none]) for relation in range(count)]
+        self._lists = [lists.get(relation, [none, none]) for relation in range(count)]
 
     @property
     def num_relations(self) -> int:
@@ -166,10 +166,11 @@ class TypeConstraints:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):
             return NotImplemented
-        own, theirs = (
-            [ids.tolist() for sides in it._lists for ids in sides] for it in (self, other)
+        mine, theirs = (
+            [ids.tolist() for sides in lists for ids in sides]
+            for lists in (self._lists, other._lists)
         )
-        return self.names == other.names and own == theirs
+        return self.names == other.names and mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -183,12 +184,12 @@ class TypeConstraints:
 def _checked(what: str, ids: Any, names: Any) -> Tensor:
     """Return ids or names as distinct ids, ascending."""
     ids = sorted(ids) if isinstance(ids, set | frozenset) else ids
-    found: Tensor = ids_or_names(what, ids, names).reshape(-1).cpu().sort().values
-    _check_range(what, found, names)
-    repeats = found[1:][found.diff() == 0]
+    checked: Tensor = ids_or_names(what, ids, names).reshape(-1).cpu().sort().values
+    _check_range(what, checked, names)
+    repeats = checked[1:][checked.diff() == 0]
     if len(repeats):
         raise ValueError(f"{what} must not repeat an id; got {int(repeats[0])} again")
-    return found
+    return checked
 
 
 def _check_range(what: str, ids: Tensor, names: Any) -> None:

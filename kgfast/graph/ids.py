@@ -52,20 +52,20 @@ def as_integers(name: str, values: object) -> Tensor:
 
 def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
     """Return columns of ids, int64 ``[T]`` each, by argument names for errors."""
-    found: list[Tensor] = []
+    lists: list[Tensor] = []
     for name, values in columns.items():
         if values is None:
             raise ValueError(f"{name} must be ids of one axis; got None")
         ids = as_integers(name, values)
         if ids.ndim != 1:
             raise ValueError(f"{name} must have one axis; got shape {list(ids.shape)}")
-        if found and len(ids) != len(found[0]):
+        if lists and len(ids) != len(lists[0]):
             raise ValueError(
-                f"{name} must have one id for each of {len(found[0])} triples, as "
+                f"{name} must have one id for each of {len(lists[0])} triples, as "
                 f"{next(iter(columns))} has; got {len(ids)}"
             )
-        found.append(ids)
-    return found
+        lists.append(ids)
+    return lists
 
 
 def read_id(field: str, size: int | None = None) -> int:
@@ -103,7 +103,7 @@ def id_rows(
         for ids, size in zip(rows.T, columns.values(), strict=True)
     ):
         return rows
-    found = []
+    numbers = []
     for number, line in enumerate(text.decode(errors="replace").split("\n"), first):
         fields = line.split()
         if fields and len(fields) != 3:
@@ -111,10 +111,10 @@ def id_rows(
             raise bad_line(path, number, said, line)
         for field, (column, size) in zip(fields, columns.items(), strict=False):
             try:
-                found.append(read_id(field, size))
+                numbers.append(read_id(field, size))
             except ValueError as error:
                 raise bad_line(path, number, f"{column} {error}", line) from None
-    return np.array(found, np.int64).reshape(-1, 3)
+    return np.array(numbers, np.int64).reshape(-1, 3)
 
 
 def _digits(text: bytes) -> npt.NDArray[np.int64] | None:

@@ -52,13 +52,13 @@ class KnownTriples:
 
     def __init__(self, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> None:
         tensors, _ = id_sets(triples, vocabulary)
-        num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
-        num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
+        num_entities = max((one_past_max(ids[:, ::2]) for ids in tensors), default=0)
+        num_relations = max((one_past_max(ids[:, 1]) for ids in tensors), default=0)
         sizes = num_entities, num_relations
         check_sizes(*sizes)
 
         def rows() -> Iterator[Columns]:
-            for block in (block.numpy() for part in tensors for block in part.split(CHUNK)):
+            for block in (block.numpy() for ids in tensors for block in ids.split(CHUNK)):
                 yield block[:, 0], block[:, 1], block[:, 2]
 
         self._tails = index_of("tail", rows, sum(map(len, tensors)), sizes)

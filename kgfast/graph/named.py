@@ -93,18 +93,18 @@ def id_sets(
 ) -> tuple[list[Tensor], Names]:
     """Return sets of triples as ids on the CPU, and their names."""
     tensors, names = [], names_of(vocabulary)
-    for part in triples:
-        part = list(part) if isinstance(part, set | frozenset) else part
-        ids, labels = with_names(part, vocabulary)
+    for some in triples:
+        rows = list(some) if isinstance(some, set | frozenset) else some
+        ids, labels = with_names(rows, vocabulary)
         check_same_names(labels, names, "the parts before")
         names = names[0] or labels[0], names[1] or labels[1]
         tensors.append(as_triples_tensor(ids).cpu())
     return tensors, names
 
 
-def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> None:
+def check_same_names(names: Names, theirs: Names, whose: str = "vocabulary") -> None:
     """Raise for the first id that two pairs of vocabularies name differently."""
-    for what, one, other in zip(("entity", "relation"), own, theirs, strict=True):
+    for what, one, other in zip(("entity", "relation"), names, theirs, strict=True):
         if one is None or other is None or one == other:
             continue
         if len(one) != len(other):

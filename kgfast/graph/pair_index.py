@@ -99,7 +99,7 @@ class PairIndex:
             return self
         for _ in self._chunks():  # a damaged file is refused here
             pass
-        parts = [part.to(device) for part in (self.pairs, self.indptr, self.indices)]
+        parts = [array.to(device) for array in (self.pairs, self.indptr, self.indices)]
         return replace(self, pairs=parts[0], indptr=parts[1], indices=parts[2], files=None)
 
     def _chunks(self) -> Iterator[tuple[Tensor, int, Tensor]]:
@@ -114,11 +114,11 @@ class PairIndex:
                 self._refuse((pairs < 0) | (pairs >= self.num_anchors * self.num_others), "pairs")
             yield pairs, int(indptr[0]), indptr.diff().to(torch.int64)
 
-    def _refuse(self, bad: Tensor, part: str) -> None:
+    def _refuse(self, bad: Tensor, name: str) -> None:
         """Raise if values read from a file, which may be damaged, are bad."""
         if bool(bad.any()):
             raise ValueError(
-                f"{self.files}.{part}.npy: damaged: values do not ascend within their range"
+                f"{self.files}.{name}.npy: damaged: values do not ascend within their range"
             )
 
 

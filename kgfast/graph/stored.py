@@ -121,11 +121,11 @@ def _write_manifest(folder: Path, sizes: tuple[int, int], tails: PairIndex) -> N
 
 def checksum_of(tails: PairIndex) -> str:
     """Return the checksum of the triples of an index of tails."""
-    found = hashlib.blake2b(str(tails.num_others).encode(), digest_size=20)
+    checksum = hashlib.blake2b(str(tails.num_others).encode(), digest_size=20)
     for name in _PARTS:
         for some in getattr(tails, name).split(CHUNK):
-            found.update(some.cpu().numpy().data)
-    return found.hexdigest()
+            checksum.update(some.cpu().numpy().data)
+    return checksum.hexdigest()
 
 
 def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex]]:

@@ -316,9 +316,8 @@ class Model(nn.Module, ABC):
         check_dim(dim, self.dim)
         self._check_in_memory("first_columns()")
         tables = {"entity": self.entity, "relation": self.relation}
-        local = self._with(
-            **{name: it[:, : dim * (it.shape[1] // self.dim)] for name, it in tables.items()}
-        )
+        planes = {name: table.shape[1] // self.dim for name, table in tables.items()}
+        local = self._with(**{name: tables[name][:, : dim * planes[name]] for name in tables})
         local.dim = dim
         return local
 

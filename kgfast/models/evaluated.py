@@ -81,12 +81,12 @@ def in_chunks(
 
     def work(number: int) -> None:
         here = slice(number * size, (number + 1) * size)
-        made = make(anchors[here], relations[here])
+        queries = make(anchors[here], relations[here])
         # Another model may return one tensor each time.
-        parts[number] = made if parallel or not isinstance(made, Tensor) else made.clone()
+        parts[number] = queries if parallel or not isinstance(queries, Tensor) else queries.clone()
 
     run_alone(work, chunks, anchors.device, parallel=parallel)
-    if not all(isinstance(part, Tensor) for part in parts):
+    if not all(isinstance(queries, Tensor) for queries in parts):
         return cast(Tensor, parts[0])  # the caller refuses anything but tensors
     return torch.cat(parts)[:rows]
 

@@ -79,10 +79,10 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
     """Multiply each row separately with its relation's matrix, so that no other row matters."""
     parts = []
     with threads.one_here():
-        for part, matrix in zip(rows.split(counts), matrices, strict=True):
+        for some, matrix in zip(rows.split(counts), matrices, strict=True):
             # MKL's sums of a row times a matrix depend on the row's place in memory.
-            one = (matrix if turned else matrix.mT).expand(len(part), -1, -1)
-            parts.append(torch.bmm(one, part[:, :, None])[:, :, 0])
+            one = (matrix if turned else matrix.mT).expand(len(some), -1, -1)
+            parts.append(torch.bmm(one, some[:, :, None])[:, :, 0])
     return torch.cat([rows[:0], *parts])
 
 
@@ -107,7 +107,7 @@ class _Products(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             of_matrices = torch.empty_like(matrices)
             pair = (slopes, rows) if ctx.turned else (rows, slopes)
-            left, right = (it.split(ctx.counts) for it in pair)
+            left, right = (factor.split(ctx.counts) for factor in pair)
 
             def work(number: int) -> None:
                 torch.mm(left[number].T, right[number], out=of_matrices[number])
@@ -118,11 +118,11 @@ class _Products(torch.autograd.Function):
 
 def _by_relation(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
     result = torch.empty_like(rows)
-    given, made = rows.split(counts), result.split(counts)
+    factors, products = rows.split(counts), result.split(counts)
 
     def work(number: int) -> None:
         matrix = matrices[number].T if turned else matrices[number]
-        torch.mm(given[number], matrix, out=made[number])
+        torch.mm(factors[number], matrix, out=products[number])
 
     run_alone(work, len(counts), rows.device, parallel=True)
     return result

@@ -147,7 +147,7 @@ class RSCF(Wrapper):
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
-        name, widths = "A3" if side == "tail" else "A2", sorted({self._checked(it) for it in dims})
+        name, widths = "A3" if side == "tail" else "A2", sorted(set(map(self._checked, dims)))
         with no_autocast(self.entity.device):
             if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
                 rows = self.entity if self._dtype == torch.float64 else self.entity.float()

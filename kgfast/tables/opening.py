@@ -176,14 +176,14 @@ class FileTable(Rows):
         """Return the rows of ids ``[B]``; rows next to each other are read together."""
         ids = checked_row_ids(ids, 0, len(self))
         distinct, place = ids.unique(return_inverse=True)
-        found = self._empty(len(distinct))
+        rows = self._empty(len(distinct))
         ends = [*(distinct.diff() != 1).nonzero()[:, 0].add(1).tolist(), len(distinct)]
         first = 0
         for last in ends:
             if first < last:
-                self.read_into(int(distinct[first]), found[first:last])
+                self.read_into(int(distinct[first]), rows[first:last])
             first = last
-        return found[place]
+        return rows[place]
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, contiguous; a file that changed since the opening is an error."""
@@ -225,8 +225,8 @@ class FileTable(Rows):
         return FileTable, (self.path, self.offset, self.shape, self.dtype)
 
     def _stat(self) -> tuple[int, int]:
-        found = os.fstat(self._file.fileno())
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def _held(self) -> str:
         return f"{self.path.name}: "

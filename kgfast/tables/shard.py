@@ -141,19 +141,19 @@ class Shards(Rows):
             raise ValueError("a list of tables must hold at least one")
         self.parts = [as_rows(table) for table in tables]
         first = self.parts[0]
-        for number, part in enumerate(self.parts):
-            if isinstance(part, Shard):
+        for number, table in enumerate(self.parts):
+            if isinstance(table, Shard):
                 raise ValueError(
                     f"tables[{number}] is a Shard: give its rows, shard.held, in order"
                 )
             for what, value, other in (
-                ("columns", part.shape[1], first.shape[1]),
-                ("dtype", part.dtype, first.dtype),
-                ("device", part.device, first.device),
+                ("columns", table.shape[1], first.shape[1]),
+                ("dtype", table.dtype, first.dtype),
+                ("device", table.device, first.device),
             ):
                 if value != other:
                     raise ValueError(
-                        f"tables[{number}] = {part!r} must be as tables[0] = {first!r}: {what} "
+                        f"tables[{number}] = {table!r} must be as tables[0] = {first!r}: {what} "
                         f"{value} is not {other}"
                     )
         self.starts = [0, *accumulate(map(len, self.parts))]
@@ -163,20 +163,20 @@ class Shards(Rows):
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]`` with the rows from ``start`` on."""
         checked_range(start, start + len(out), len(self))
-        for part, begin in self._parts():
-            first, last = max(start, begin), min(start + len(out), begin + len(part))
+        for table, begin in self._parts():
+            first, last = max(start, begin), min(start + len(out), begin + len(table))
             if first < last:
-                part.read_into(first - begin, out[first - start : last - start])
+                table.read_into(first - begin, out[first - start : last - start])
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows of ids ``[B]``, in any order."""
         ids = checked_row_ids(ids, 0, len(self))
-        found = self._empty(len(ids))
-        for part, begin in self._parts():
-            here = ((ids >= begin) & (ids < begin + len(part))).nonzero()[:, 0]
+        rows = self._empty(len(ids))
+        for table, begin in self._parts():
+            here = ((ids >= begin) & (ids < begin + len(table))).nonzero()[:, 0]
             if len(here):
-                found[here.to(found.device)] = part.rows(ids[here] - begin)
-        return found
+                rows[here.to(rows.device)] = table.rows(ids[here] - begin)
+        return rows
 
     def where(self, row: int) -> str:
         number = bisect.bisect_right(self.starts, row) - 1

@@ -194,10 +194,10 @@ def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str
     return meta
 
 
-def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def of_part(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors ``model.<name>`` or ``optim.<name>`` by their own names."""
-    start = f"{part}."
-    return {name.removeprefix(start): it for name, it in tensors.items() if name.startswith(start)}
+    start = f"{kind}."
+    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
 
 
 def check_tensors(name: str, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -114,7 +114,7 @@ class Batches:
         by_side = {"tail": hrt, "head": hrt.flip(1)}
         self._rows = {side: by_side[side] for side in sides}
         if distinct:
-            self._rows = {side: it[:, :2].unique(dim=0) for side, it in self._rows.items()}
+            self._rows = {side: rows[:, :2].unique(dim=0) for side, rows in self._rows.items()}
         self._batch_size, self._seed, self._weights = batch_size, seed, weights
         counts = {side: -(-len(rows) // batch_size) for side, rows in self._rows.items()}
         self._num_heads, self.per_epoch = counts.get("head", 0), sum(counts.values())
@@ -281,9 +281,9 @@ class BatchesAhead:
 
 
 def _sizes(batch: Batch) -> list[int]:
-    return [-(-it.nbytes // _ALIGNED) * _ALIGNED for it in batch.tensors.values()]
+    return [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in batch.tensors.values()]
 
 
 def _views(batch: Batch, packed: Tensor) -> dict[str, Any]:
     rooms = zip(batch.tensors.items(), packed.split(_sizes(batch)), strict=True)
-    return {name: room[: it.nbytes].view(it.dtype).view(it.shape) for (name, it), room in rooms}
+    return {name: room[: t.nbytes].view(t.dtype).view(t.shape) for (name, t), room in rooms}

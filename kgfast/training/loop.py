@@ -244,7 +244,7 @@ class Run:
     def _heading(self) -> str:
         """Say in a line what is trained, where, and from which step on."""
         data, model = self._dataset, self._model
-        names = " of ".join(type(it).__name__ for it in model.modules() if isinstance(it, Model))
+        names = " of ".join(type(m).__name__ for m in model.modules() if isinstance(m, Model))
         words = [
             f"{names}, dim {model.dim}; {data.num_entities:,} entities, {data.num_relations:,} "
             f"relations, {len(data.train):,} triples; {self.steps:,} steps; {model.entity.device}"
@@ -322,7 +322,7 @@ class Run:
         if _first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
         if path is not None and self._assignment.leads:
-            tensors = {f"model.{name}": it for name, it in self._model.state_dict().items()}
+            tensors = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
             if not of_model:
                 states = self._optimizer.tensors()
                 tensors |= {f"optim.{name}": tensor for name, tensor in states.items()}

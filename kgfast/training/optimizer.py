@@ -40,7 +40,7 @@ class Optimizer:
         room: Room | None = None,
     ) -> None:
         self._clips_to, self._assignment = config.grad_clip, assignment
-        self._named = {name: it for name, it in model.named_parameters() if it.requires_grad}
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         entity = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity, parameters = self._named[entity], list(self._named.values())
         kind = config.name.removeprefix("row_")
@@ -52,7 +52,7 @@ class Optimizer:
             self._by_rows.add(self._entity)
             state = self._optimizer.state_of(self._entity, room)
             state["step"] = state["step"].cpu()  # counting launches no kernel
-        is_served = kind == "adagrad" and all(ops.serves_rows(it) for it in parameters)
+        is_served = kind == "adagrad" and all(map(ops.serves_rows, parameters))
         # Whether no operator of torch is large in an update.
         self.runs_on_kernels = is_served or self._entity in self._by_rows
         self._parts: dict[Tensor, list[Part]] = {}
@@ -82,10 +82,10 @@ class Optimizer:
             add_to(parameter.grad, parts)
         self._parts = {}
         if self._assignment.size > 1:
-            whole = [it.grad for it in self._named.values() if it is not self._entity]
-            self._assignment.align([numbers_of(it) for it in whole if it is not None])
+            whole = [each.grad for each in self._named.values() if each is not self._entity]
+            self._assignment.align([numbers_of(grad) for grad in whole if grad is not None])
         if self._clips_to:
-            gradients = [numbers_of(it.grad) for it in self._named.values() if it.grad is not None]
+            gradients = [numbers_of(p.grad) for p in self._named.values() if p.grad is not None]
             factor = self._clips_to / (nn.utils.get_total_norm(gradients) + 1e-6)
             torch._foreach_mul_(gradients, factor.clamp_(max=1.0))
         for group in self._optimizer.param_groups:

@@ -69,12 +69,12 @@ class Result:
     seconds_cpu: float
 
     def __repr__(self) -> str:
-        made = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
+        steps = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
         if self.steps < self.planned_steps:
-            made += f" of {self.planned_steps:,} (stopped early)"
+            steps += f" of {self.planned_steps:,} (stopped early)"
         best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
         head = (
-            f"{made} in {self.seconds_training:,.1f} s, {best}; "
+            f"{steps} in {self.seconds_training:,.1f} s, {best}; "
             f"evaluations took {self.seconds_evaluating:,.1f} s"
         )
         both = {"valid": self.valid, "test": self.test}
@@ -147,9 +147,9 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
     ) -> None:
         self.callbacks: list[Any] = list(callbacks)
-        for row, it in enumerate(self.callbacks):
-            if not isinstance(it, Callback):
-                kind = type(it).__name__
+        for row, callback in enumerate(self.callbacks):
+            if not isinstance(callback, Callback):
+                kind = type(callback).__name__
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
         self.device, self.assignment = _placed(config)
@@ -181,7 +181,7 @@ class Trainer:
 
     def _facts(self) -> dict[str, object]:
         """Return what all processes of a run must have in common."""
-        facts = {key: it for key, it in self.config.flat().items() if key not in _OF_A_PROCESS}
+        facts = {key: x for key, x in self.config.flat().items() if key not in _OF_A_PROCESS}
         facts["device"] = self.device.type
         facts["the names of entities and relations"] = names_digest(self.dataset)
         for name in SPLITS:
@@ -220,8 +220,8 @@ class Trainer:
             if result is None:
                 run.train(self.callbacks)
                 result = self._finish(run)
-            for it in self.callbacks if self.assignment.leads else ():
-                it.on_end(result)
+            for callback in self.callbacks if self.assignment.leads else ():
+                callback.on_end(result)
             return result
 
     @contextmanager

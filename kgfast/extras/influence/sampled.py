@@ -206,11 +206,11 @@ class _Entries:
         """Add inner products with the M others to ``into [M, B]``."""
         first = torch.searchsorted(others.ids, self.ids)
         counts = torch.searchsorted(others.ids, self.ids, right=True) - first
-        own = torch.repeat_interleave(counts)
+        ours = torch.repeat_interleave(counts)
         starts = first - (counts.cumsum(0) - counts)
-        theirs = torch.arange(len(own), dtype=torch.int64, device=own.device) + starts[own]
+        theirs = torch.arange(len(ours), dtype=torch.int64, device=ours.device) + starts[ours]
         step = max(1, _NUMBERS // max(1, self.rows.shape[1]))
-        for mine, their in zip(own.split(step), theirs.split(step), strict=True):
+        for mine, their in zip(ours.split(step), theirs.split(step), strict=True):
             products = torch.linalg.vecdot(self.rows[mine], others.rows[their])
             into.index_put_((others.of[their], self.of[mine]), products, accumulate=True)
 

@@ -222,8 +222,8 @@ def tracin(
     >>> from kgfast import DistMult
     >>> model = DistMult(torch.eye(4), torch.ones(1, 4))
     >>> train = torch.tensor([[0, 0, 0], [2, 0, 2]])
-    >>> found = tracin(model, train, train[:1], loss="bce", rates=[0.1], k=1)
-    >>> found.ids.tolist()  # itself
+    >>> influences = tracin(model, train, train[:1], loss="bce", rates=[0.1], k=1)
+    >>> influences.ids.tolist()  # itself
     [[0]]
     """
     check_int("k", k, 1)

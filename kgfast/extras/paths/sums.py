@@ -102,14 +102,14 @@ def path_sum(
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return job.forward(inputs, None)
     parameters: dict[int, Tensor] = {}
-    total = job.forward([_leaf_of(it) for it in inputs], parameters)
+    total = job.forward([_leaf_of(tensor) for tensor in inputs], parameters)
     arguments = job, [total], len(inputs), *inputs, *parameters.values()
     result: Tensor = _Recomputed.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
 
 def _check_inputs(inputs: Any) -> None:
-    if isinstance(inputs, Tensor) or not all(isinstance(it, Tensor) for it in inputs):
+    if isinstance(inputs, Tensor) or not all(isinstance(tensor, Tensor) for tensor in inputs):
         raise TypeError(f"inputs must be a sequence of tensors; got {shown(inputs)}")
 
 
@@ -160,7 +160,7 @@ class _Job:
             value = self._value(self.paths[start:stop], inputs)
             if parameters is not None:
                 for leaf in _leaves_of(value, since):
-                    if all(leaf is not it for it in inputs):
+                    if all(leaf is not tensor for tensor in inputs):
                         parameters[id(leaf)] = leaf
             if total is None:
                 shape, kind = (self.paths.num_nodes, value.shape[1]), value.dtype
@@ -180,10 +180,11 @@ class _Job:
         self, grad: Tensor, inputs: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> list[Tensor]:
         """Return the gradients of inputs and parameters."""
-        leaves = [_leaf_of(it) for it in inputs]
-        wanted = [*(it for it in leaves if it.requires_grad), *parameters]
+        leaves = [_leaf_of(tensor) for tensor in inputs]
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
         sums = [
-            torch.zeros(it.shape, dtype=_sum_dtype(it.dtype), device=it.device) for it in wanted
+            torch.zeros(leaf.shape, dtype=_sum_dtype(leaf.dtype), device=leaf.device)
+            for leaf in wanted
         ]
         column = 0 if self.paths.by == "first" else -1
         with torch.enable_grad(), self.surroundings.again(), _without_hooks(parameters):
@@ -194,11 +195,11 @@ class _Job:
                     continue
                 of_path = grad.index_select(0, path[:, column])
                 parts = torch.autograd.grad(value, wanted, of_path, allow_unused=True)
-                for total, part in zip(sums, parts, strict=True):
-                    if part is not None:
-                        total += part
+                for total, gradient in zip(sums, parts, strict=True):
+                    if gradient is not None:
+                        total += gradient
                 del value, parts
-        return [total.to(it.dtype) for total, it in zip(sums, wanted, strict=True)]
+        return [total.to(leaf.dtype) for total, leaf in zip(sums, wanted, strict=True)]
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Yield chunks; a graph without paths has one empty chunk, which tells the width."""
@@ -225,10 +226,10 @@ class _Job:
         if start == stop:
             return
         first, offsets = self.paths.segments(start, stop)
-        part = torch.segment_reduce(
+        sums = torch.segment_reduce(
             value.to(total.dtype), "sum", offsets=offsets.to(value.device), initial=0.0
         )
-        total[first : first + len(part)] += part
+        total[first : first + len(sums)] += sums
 
 
 def _leaf_of(tensor: Tensor) -> Tensor:
@@ -263,21 +264,21 @@ def _leaves_of(value: Tensor, since: int) -> Iterator[Tensor]:
                 "take it after the paths: path_sum(lambda path, states: ..., inputs=[states])"
             )
         else:
-            ahead += [it for it, _ in node.next_functions]
+            ahead += [ancestor for ancestor, _ in node.next_functions]
 
 
 @contextmanager
 def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Disable tensor hooks, which later see the whole gradient, not the gradient of a chunk."""
-    hooks = [it._backward_hooks for it in tensors if it._backward_hooks]
-    kept = [dict(it) for it in hooks]
-    for those in hooks:
-        those.clear()
+    hooks = [tensor._backward_hooks for tensor in tensors if tensor._backward_hooks]
+    kept = [dict(of_tensor) for of_tensor in hooks]
+    for of_tensor in hooks:
+        of_tensor.clear()
     try:
         yield
     finally:
-        for those, before in zip(hooks, kept, strict=True):
-            those.update(before)
+        for of_tensor, before in zip(hooks, kept, strict=True):
+            of_tensor.update(before)
 
 
 def _sum_dtype(kind: torch.dtype) -> torch.dtype:

@@ -70,7 +70,9 @@ def shares_of_ranks(ranks: Ranks) -> Groups:
         for place, side in enumerate(ranks.sides)
     }
     return {
-        short(past - 1): {str(side): Interval(*[it[place]] * 3) for side, it in shares.items()}
+        short(past - 1): {
+            str(side): Interval(*[values[place]] * 3) for side, values in shares.items()
+        }
         for place, (_, past) in enumerate(itertools.pairwise(edges))
     }
 

@@ -89,7 +89,7 @@ def write_report(
     worst, best = examples(loaded.model, ranks, loaded.dataset.known(), names, EXAMPLES, dim)
     sides: dict[str, Ranks] = {side: ranks.side(side) for side in ranks.sides}
     sides["both" if len(sides) > 1 else ranks.sides[0]] = ranks
-    intervals = {side: part.intervals(samples=samples, hits=hits) for side, part in sides.items()}
+    intervals = {side: some.intervals(samples=samples, hits=hits) for side, some in sides.items()}
     try:
         result = folder.read_result()
     except FileNotFoundError:  # the run is not finished
@@ -123,7 +123,7 @@ def write_report(
             "% of ranks",
             figures.shares_of_ranks(ranks),
         ),
-        widths=[(width, it.metrics(hits=hits)) for width, it in widths.items()],
+        widths=[(width, of_crop.metrics(hits=hits)) for width, of_crop in widths.items()],
         config=config.read_text(encoding="utf-8"),
         config_name=config.name,
         samples=samples,
@@ -140,20 +140,20 @@ def _groups(
     relations = ranks.by("relation")
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
     titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
-    largest = GroupedRanks("relation", {titles[it]: relations[it] for it in shown})
+    largest = GroupedRanks("relation", {titles[name]: relations[name] for name in shown})
 
     def mrr(name: str, title: str, groups: Mapping[Any, Mapping[str, Ranks]]) -> str:
         heights = {
-            group: {side: it.intervals(samples=samples)["mrr"] for side, it in of_sides.items()}
+            group: {side: some.intervals(samples=samples)["mrr"] for side, some in of_sides.items()}
             for group, of_sides in groups.items()
         }
         return figures.bars(name, (3.7, 2.9), f"MRR by {title}", "MRR", heights)
 
     by_side = {
-        name: {str(side): part.side(side) for side in part.sides}
-        for name, part in cardinality.items()
+        name: {str(side): group.side(side) for side in group.sides}
+        for name, group in cardinality.items()
     }
-    by_target = {name: {"target": part} for name, part in frequency.items()}
+    by_target = {name: {"target": group} for name, group in frequency.items()}
     return {
         "cardinalities": mrr("cardinality", "cardinality of the relation", by_side),
         "frequencies": mrr("frequency", "frequency of the target", by_target),
@@ -204,10 +204,10 @@ def examples(
     cells = range(len(rank))
     bad = heapq.nsmallest(count, cells, lambda cell: (-rank[cell], -frequency[cell]))
     worst = [example(cell) for cell in bad if rank[cell] > 1]  # if all are first, none is bad
-    for it in worst:
-        query = {role: id for role, id in it["ids"].items() if role != f"{it['side']}s"}
+    for triple in worst:
+        query = {role: id for role, id in triple["ids"].items() if role != f"{triple['side']}s"}
         ids = topk(model, **query, k=_INSTEAD, known=known, dims=dims, pad=True).ids[0].tolist()
-        it["instead"] = [text(id, names[0]) for id in ids if id >= 0]
+        triple["instead"] = [text(id, names[0]) for id in ids if id >= 0]
     good = heapq.nsmallest(count, cells, lambda cell: (rank[cell], frequency[cell]))
     return worst, [example(cell) for cell in good]
 

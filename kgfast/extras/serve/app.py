@@ -83,9 +83,9 @@ def make_app(
         Exception: lambda *_: _error(500, "internal error"),
     }
     app = FastAPI(title="kgfast", version=__version__, redoc_url=None, exception_handlers=handlers)
-    own = ["localhost", "127.0.0.1", "[::1]", *hosts]
+    allowed = ["localhost", "127.0.0.1", "[::1]", *hosts]
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_body)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=own, www_redirect=False)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed, www_redirect=False)
     described: Any = {"responses": {422: {"model": Error}}, "response_class": _Json}
 
     async def answer(read: Callable[[Any], Any], body: BaseModel) -> Response:
@@ -121,7 +121,7 @@ def make_app(
             "relations": model.num_relations,
             "known_triples": None if known is None else len(known),
             "names": None not in names,
-            "labels": any(it is not None and bool(it.labels) for it in names),
+            "labels": any(words is not None and bool(words.labels) for words in names),
         }
 
     app.mount("/", StaticFiles(packages=[("kgfast.extras.serve", "page")], html=True))
@@ -179,7 +179,7 @@ def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:
     pydantic reports an error for each form that a value may have; the form that fits best is wrong
     at the innermost place.
     """
-    first = next((it for it in errors if it["type"] == "extra_forbidden"), errors[0])
+    first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
     if first["type"] == "json_invalid" or len(first["loc"]) < 2:
         return "must be a JSON object, of content-type application/json", "body"
     name = str(first["loc"][1])
@@ -187,13 +187,14 @@ def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:
         fields = TopkBody.model_fields | RankBody.model_fields
         return f"unknown field{did_you_mean(name, fields)}", shown(name)[1:-1]
     places = [
-        ("".join(f"[{row}]" for row in it["loc"] if isinstance(row, int)), it)
-        for it in errors
-        if it["loc"][1] == name
+        ("".join(f"[{row}]" for row in error["loc"] if isinstance(row, int)), error)
+        for error in errors
+        if error["loc"][1] == name
     ]
     innermost = max((place for place, _ in places), key=lambda place: place.count("["))
-    same = [it for place, it in places if place == innermost]
-    message = " or ".join(dict.fromkeys(it["msg"].removeprefix("Input should be ") for it in same))
+    same = [error for place, error in places if place == innermost]
+    kinds = [error["msg"].removeprefix("Input should be ") for error in same]
+    message = " or ".join(dict.fromkeys(kinds))
     if first["type"] != "missing":
         message = f"must be {message}; got {shown(same[0]['input'])}"
     return message, name + innermost

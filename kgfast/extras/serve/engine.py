@@ -92,8 +92,8 @@ class Engine:
             if names.labels:
                 columns["label"] = list(map(names.labels.get, columns["name"]))
         columns["score"] = score_column(scores).tolist()
-        if (found := self._meaning(scores)) is not None:
-            columns["probability"] = found.tolist()
+        if (probabilities := self._meaning(scores)) is not None:
+            columns["probability"] = probabilities.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _score(self, columns: dict[str, Any]) -> Answer:
@@ -109,8 +109,8 @@ class Engine:
         if self.probabilities is None:
             return None
         # torch computes numbers that do not fill its vectors by another formula.
-        found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
-        return None if found is None else found[: len(scores)]
+        probabilities = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
+        return None if probabilities is None else probabilities[: len(scores)]
 
 
 def _ids(ids: list[int]) -> Tensor:

@@ -73,14 +73,14 @@ class Reader:
 
     def topk(self, body: TopkBody) -> Question:
         """Read the question of ``POST /topk``."""
-        given = {role: getattr(body, role) for role in ROLES if getattr(body, role) is not None}
-        if len(given) != 2:
+        fields = {role: getattr(body, role) for role in ROLES if getattr(body, role) is not None}
+        if len(fields) != 2:
             raise Refused(
-                next((role for role in ROLES if role not in given), "tails"),
+                next((role for role in ROLES if role not in fields), "tails"),
                 "give two of heads, relations and tails: the third is predicted",
             )
-        (side,) = (side for role, side in ROLES.items() if role not in given)
-        columns = self._columns(given)
+        (side,) = (side for role, side in ROLES.items() if role not in fields)
+        columns = self._columns(fields)
         queries = len(columns["heads" if "heads" in columns else "tails"])
         most = min(self.max_k, ANSWERS // queries)
         k = body.k if "k" in body.model_fields_set else min(body.k, self.max_k)
