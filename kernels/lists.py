@@ -1,8 +1,8 @@
 """Candidates that each query lists, counted and ordered by canonical scores of pairs.
 
-Backends without their own kernel for lists share this module. Cost: a canonical score per pair, and
-a sort of the pairs to order the best. Memory: some 64 bytes per pair for at most ``PAIRS`` pairs,
-or for all pairs of one query.
+Backends without a kernel for lists share this module. Cost: a canonical score per pair, and a sort
+of the pairs to order the best. Memory: some 64 bytes per pair for at most ``PAIRS`` pairs, or for
+all pairs of one query if these are more.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ candidates ``[P]``.
 def list_counts(
     score: Score, operands: Operands, lists: Lists, targets: Tensor, known: Known
 ) -> Counts:
-    """Count; the contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
+    """Count like :meth:`kgfast.kernels.backend.Backend.rank_counts`, among listed candidates."""
     every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
     excluded = excluded_keys(known, operands)
     counts = targets.new_zeros(len(operands.crops), 4, len(targets))
@@ -31,7 +31,7 @@ def list_counts(
         operands.crops, counts, strict=True
     ):
         target_scores = score(dim, every, targets)
-        for queries in _spans(lists):
+        for queries in _ranges(lists):
             rows, ids = _pairs(lists, queries)
             other = ids != targets[rows]
             rows, ids = rows[other], ids[other]
@@ -49,15 +49,15 @@ def list_counts(
 def list_topk(
     score: Score, operands: Operands, lists: Lists, k: int, known: Known | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
+    """Return the best like :meth:`kgfast.kernels.backend.Backend.topk`, of listed candidates."""
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     best = queries.new_full(shape, -torch.inf)
     best_ids = queries.new_full(shape, -1, dtype=torch.int64)
     excluded = excluded_keys(known, operands)
     for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
-        for span in _spans(lists):
-            rows, ids = _pairs(lists, span)
+        for ends in _ranges(lists):
+            rows, ids = _pairs(lists, ends)
             left = ~contains(excluded, keys_of(rows, ids, operands))
             rows, ids = rows[left], ids[left]
             scores = score(dim, rows, ids)
@@ -81,7 +81,7 @@ def _order(rows: Tensor, ids: Tensor, scores: Tensor) -> Tensor:
     return order[rows[order].argsort(stable=True)]
 
 
-def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
+def _ranges(lists: Lists) -> Iterator[tuple[int, int]]:
     """Cut queries into ranges of at most ``PAIRS`` pairs, or of one query with more pairs."""
     indptr: list[int] = lists.indptr.tolist()
     first = 0

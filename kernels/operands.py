@@ -19,7 +19,7 @@ _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Rows of a whole table in the form of a sweep, of finite numbers; no bias, no factor.
+    """Rows of a whole table, packed for a sweep; all numbers are finite. No bias, no factor.
 
     ``tensors`` are contiguous, on the CPU. For ``"float32"`` they are ``panels [P, num_features,
     planes, lanes]`` and ``norms [P]``, upper bounds on the norms in each panel. For few queries
@@ -116,13 +116,13 @@ class Prepared:
             candidates.__dict__[name] = getattr(self, name)
         return candidates
 
-    def rows(self, span: slice) -> "Prepared":
+    def rows(self, some: slice) -> "Prepared":
         """Return a range of the rows as new candidates."""
         bias = self.bias
         if bias is not None and len(bias) == len(self.table):
-            bias = bias[span]
-        factor = None if self.factor is None else self.factor[span]
-        return Prepared(self.table[span], self.score, bias, factor)
+            bias = bias[some]
+        factor = None if self.factor is None else self.factor[some]
+        return Prepared(self.table[some], self.score, bias, factor)
 
 
 def largest_magnitude(values: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class NamedRows(NamedTuple):
 
     # int64 [*]: more ids, with zero rows if the index does not name them
     besides: Tensor | None = None
-    # only ids in this span; their rows have the bits of the whole gradient
+    # only ids in this range; their rows have the bits of the whole gradient
     within: slice | None = None
 
 

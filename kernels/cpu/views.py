@@ -1,4 +1,4 @@
-"""Tensors and operands in the extension's form."""
+"""Tensors and operands as the extension takes them: addresses, strides and numbers."""
 
 from functools import cache
 from os import environ

@@ -137,14 +137,14 @@ class Ranking(Job):
             return Known(zeros, zeros[:0])
         if home.type == "cpu":
             ids = queries.anchors, queries.others
-            return Known(*known.exclude(*ids, side, within=source.span))
+            return Known(*known.exclude(*ids, side, within=source.row_range))
         if known.device.type == "cpu":
             anchors, others, _ = roles_of(self.hrt[queries.rows], side)
-            answers = known.exclude(anchors, others, side, within=source.span)
+            answers = known.exclude(anchors, others, side, within=source.row_range)
             return Known(*(moved(array, home) for array in answers))
         # The number of answers is asked for once, so that the host does not wait for each batch.
-        options: dict[str, Any] = {"within": source.span}
-        if source.span is None:
+        options: dict[str, Any] = {"within": source.row_range}
+        if source.row_range is None:
             if side not in self._totals:
                 anchors, others, _ = roles_of(moved(self.hrt, known.device), side)
                 self._totals[side] = known.counts(anchors, others, side).cpu()

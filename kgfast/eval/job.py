@@ -107,7 +107,7 @@ class Job(ABC):
         if self.known is None:
             return None
         ids = queries.anchors, queries.others
-        return Known(*self.known.exclude(*ids, queries.side, within=source.span))
+        return Known(*self.known.exclude(*ids, queries.side, within=source.row_range))
 
     def begin(self, source: CandidateSource) -> None:  # noqa: B027 - a hook
         """Look at the candidates before the first pass."""

@@ -45,7 +45,7 @@ class InRows(CandidateSource):
         super().__init__(model, side, crops, allows_nan)
         self.reader, self.table = reader, reader.table
         self.device, self.num_rows = self.table.device, len(self.table)
-        self.span = None if reader.is_whole else (reader.start, reader.stop)
+        self.row_range = None if reader.is_whole else (reader.start, reader.stop)
         self.checks = run.checks_for(self.device, allows_nan=allows_nan)
         self.sorted_ids = ids
         self._block: tuple[RowBlock, Prepared] | None = None
@@ -143,7 +143,7 @@ class InRows(CandidateSource):
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
         candidates = self._of_rows(rows)
-        if self.span is not None and not _is_part(candidates.table, rows):
+        if self.row_range is not None and not _is_part(candidates.table, rows):
             raise NotImplementedError(
                 f"{type(self.model).__name__} computes its candidates from all entities: rank "
                 "the whole model by kgfast.rank in one process"

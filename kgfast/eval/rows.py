@@ -99,7 +99,7 @@ class RowReader:
             return nullcontext(iter([self._block] if needed else []))
         starts = range(self.start, self.stop, self.block_rows)
         ranges = [(start, min(start + self.block_rows, self.stop)) for start in starts]
-        ranges = [span for span in ranges if is_needed(*span)]
+        ranges = [ends for ends in ranges if is_needed(*ends)]
         return prefetched(self.table, ranges)
 
     @cached_property

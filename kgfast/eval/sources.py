@@ -51,7 +51,7 @@ class CandidateSource(ABC):
     is_whole: bool = False  # one block holds all candidates: results need no merging
     has_lists: bool = True  # each query may have a list; else a pass serves one list
     batch_size: int = INT64_MAX  # maximal number of queries of a pass
-    span: tuple[int, int] | None = None  # the rows of this process or range; None: all rows
+    row_range: tuple[int, int] | None = None  # rows of this process; None: all rows
     home: torch.device = CPU  # device of ids and results
 
     def __init__(self, model: Any, side: Side, crops: Crops, allows_nan: bool) -> None:

@@ -156,8 +156,8 @@ class Block:
     ids: Tensor  # int64 [C], ascending
 
     def __str__(self) -> str:
-        span = f"{int(self.ids[0])} .. {int(self.ids[-1])}" if len(self.ids) else "none"
-        return f"block {self.number} of the {self.side} side (candidates {span})"
+        ids = f"{int(self.ids[0])} .. {int(self.ids[-1])}" if len(self.ids) else "none"
+        return f"block {self.number} of the {self.side} side (candidates {ids})"
 
 
 def _name(fn: Any) -> str:

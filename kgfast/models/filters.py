@@ -50,12 +50,12 @@ class _FilterFunction(torch.autograd.Function):
         planes, widest = matrix.shape[1] // dim, widths[-1]
         filters = rows.new_zeros(len(widths), len(rows), planes, dim)
         norms = rows.new_empty(len(widths), len(rows), 1, 1)
-        spans = list(pairwise([0, *widths]))
-        added = [_block(matrix, dim, span, widest) for span in spans]
+        ranges = list(pairwise([0, *widths]))  # features that each crop adds
+        added = [_block(matrix, dim, ends, widest) for ends in ranges]
         for chunk in _chunks(rows):
             total = rows.new_zeros(len(rows[chunk]), planes * widest)
-            for i, (span, block, width) in enumerate(zip(spans, added, widths, strict=True)):
-                total.addmm_(_between(rows[chunk], dim, *span), block)
+            for i, (ends, block, width) in enumerate(zip(ranges, added, widths, strict=True)):
+                total.addmm_(_between(rows[chunk], dim, *ends), block)
                 crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, chunk]
                 torch.linalg.vector_norm(crop, dim=(1, 2), keepdim=True, out=norm)
                 norm.clamp_min_(SMALLEST_NORM)
@@ -106,9 +106,9 @@ def _between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
     return planes[:, :, below:width].flatten(1)
 
 
-def _block(matrix: Tensor, dim: int, span: tuple[int, int], width: int) -> Tensor:
-    """Return the rows of a matrix for features of a span, and its columns below a width."""
-    return _between(_between(matrix, dim, 0, width).T, dim, *span).T
+def _block(matrix: Tensor, dim: int, ends: tuple[int, int], width: int) -> Tensor:
+    """Return the rows of a matrix for a range of features, and their columns below a width."""
+    return _between(_between(matrix, dim, 0, width).T, dim, *ends).T
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:

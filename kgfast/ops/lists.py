@@ -1,4 +1,4 @@
-"""Candidates that each query lists, in the form that backends take."""
+"""Candidates that each query lists, as backends take them."""
 
 import numpy as np
 import torch

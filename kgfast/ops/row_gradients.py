@@ -1,6 +1,6 @@
-"""Row gradients of a table, in one form for losses, which make them, and optimizers.
+"""Row gradients of a table: losses make them, and optimizers take them.
 
-Autograd carries tensors only, so the form is a ``torch.sparse_coo`` gradient, on the CPU
+Autograd carries tensors only, so row gradients are a ``torch.sparse_coo`` tensor, on the CPU
 coalesced. On a GPU the host would wait for the number of distinct ids: there the gradient has as
 many rows as were read, in any order, and consumers sum the rows of an id (:meth:`RowGradients.of`).
 """

@@ -75,11 +75,11 @@ class CollectiveCall(Processes):
 
     def divide(self, model: Any, reader: RowReader, facts: dict[str, str]) -> None:
         """Agree with all processes on the call; check that they hold each row once, or all rows."""
-        spans = self.agree(facts_of(model, reader) | facts, [reader.start, reader.stop])
+        ranges = self.agree(facts_of(model, reader) | facts, [reader.start, reader.stop])
         total, self.num_shares = len(reader.table), self.size
-        if any(span != [0, total] for span in spans):
+        if any(ends != [0, total] for ends in ranges):
             self.num_shares = 1
-            check_cover(sorted((start, stop) for start, stop in spans), total, "shards")
+            check_cover(sorted((start, stop) for start, stop in ranges), total, "shards")
         self._start, self._group = reader.start, self.group()
 
     def share_of(self, batches: list[Queries]) -> list[Queries]:
@@ -168,7 +168,7 @@ def _of_targets(queries: Queries, source: Any) -> Tensor:
 def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> None:
     """Check that ascending ranges hold every row once."""
     end = 0
-    for start, stop in [*(span for span in ranges if span[0] < span[1]), (total, total)]:
+    for start, stop in [*(ends for ends in ranges if ends[0] < ends[1]), (total, total)]:
         if start > end:
             raise ValueError(f"{name}: no process holds rows {end} .. {start - 1} of {total}")
         if start < end:

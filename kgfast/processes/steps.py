@@ -47,9 +47,9 @@ class OtherProcessError(RuntimeError):
 class Processes:
     """All processes of one call; this process has number ``rank`` among ``size``.
 
-    Each process numbers its calls in the store, and a call meets only calls of its own number. The
-    context tells an error within it to other processes, and destroys the groups. At
-    each step a process waits ``timeout`` seconds for all other processes.
+    Each process numbers its calls in the store, and calls of one number belong together. On exit
+    the context tells an error to other processes, and destroys the groups. At each step a process
+    waits ``timeout`` seconds for all other processes.
     """
 
     def __init__(self, call: str, timeout: float) -> None:
@@ -78,7 +78,7 @@ class Processes:
         except Exception as error:
             self.tell(error)
             raise
-        self._raise_noted(self._meet(""))
+        self._raise_noted(self._notes_of_all(""))
         return result
 
     def _raise_noted(self, notes: dict[int, str]) -> None:
@@ -115,7 +115,7 @@ class Processes:
 
         Raises ValueError in all processes, with the first fact that differs.
         """
-        notes = self._meet(json.dumps([{"the call": self._call} | dict(facts), mine]))
+        notes = self._notes_of_all(json.dumps([{"the call": self._call} | dict(facts), mine]))
         self._raise_noted(notes)
         said = [json.loads(notes[rank]) for rank in range(self.size)]
         expected = said[0][0]
@@ -168,12 +168,12 @@ class Processes:
         try:
             run()
         except RuntimeError as error:
-            self._raise_noted(self._meet(""))  # raises if a process is missing
+            self._raise_noted(self._notes_of_all(""))  # raises if a process is missing
             raise LostProcessError(
                 f"processes lost each other, though all are running: {error!s:.200}"
             ) from error
 
-    def _meet(self, note: str) -> dict[int, str]:
+    def _notes_of_all(self, note: str) -> dict[int, str]:
         """Wait until all processes reach this step; return the notes, by rank."""
         step = next(self._steps)
         keys = [f"{step}/{rank}" for rank in range(self.size)]
