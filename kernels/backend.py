@@ -14,7 +14,7 @@ class Into(NamedTuple):
 
     queries: Tensor | None  # [B, F] of the plan's dtype: added to
     table: Tensor | None  # [N, G] of the table's dtype: overwritten, unless adds_to_table
-    adds_to_table: bool = False  # the table, which is then float32, holds a part already
+    adds_to_table: bool = False  # the table, then float32, holds a part of the gradient already
 
 
 class AdamStep(NamedTuple):
@@ -50,7 +50,7 @@ class Composition(NamedTuple):
     unit: float = 1.0
 
     def fits(self, width: int, relation: Tensor) -> bool:
-        """Return whether rows of a table are as wide as those of so many numbers need."""
+        """Return whether anchors of ``width`` numbers fit the rows of ``relation``."""
         if self.kind in ("multiply_complex", "rotate") and width % 2:
             return False
         needed = width // 2 if self.kind == "rotate" else width
@@ -63,7 +63,7 @@ class Backend(Protocol):
     All arguments are checked, but ``checks`` may still hold checks of values, which a backend reads
     before the return. Ids and row pointers are contiguous. An unknown score raises.
 
-    Some have more: ``above`` (:mod:`.cpu.above`, in place of :func:`.above.above`),
+    Some backends have more: ``above`` (:mod:`.cpu.above`, in place of :func:`.above.above`),
     ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
     ``negatives`` (:mod:`.cpu.negatives`), which fuses losses of sampled negatives, and on GPUs
     ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
@@ -89,7 +89,7 @@ class Backend(Protocol):
         target_scores: Tensor | None = None,
         lists: Lists | None = None,
     ) -> Counts:
-        """Count; the contract is that of :func:`kgfast.ops.rank_counts`.
+        """Count like :func:`kgfast.ops.rank_counts`.
 
         ``target_scores``, float64 ``[C, B]`` (one crop without ``dims``), are canonical scores of
         targets that need not be rows. Such a target is -1, and no candidate is this target. Without
@@ -105,7 +105,7 @@ class Backend(Protocol):
         checks: Checks,
         lists: Lists | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad=True``.
+        """Return the best answers like :func:`kgfast.ops.topk` with ``pad=True``.
 
         ``lists`` may have the candidates of each query.
         """

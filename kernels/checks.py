@@ -83,7 +83,7 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
 
 
 def inside_of(ids: Tensor, count: int) -> Tensor:
-    """Clamp ids to rows of a table of ``count``, unless ids are trusted."""
+    """Clamp ids to ``0 .. count - 1``, unless ids are trusted."""
     return ids if _trusts_ids() else ids.clamp(0, max(0, count - 1))
 
 

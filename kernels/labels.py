@@ -89,7 +89,7 @@ class LossGradients(NamedTuple):
 
 
 class LossRows(NamedTuple):
-    """Row losses, and sums of the rows' scores, finite only if all scores of a row are.
+    """Row losses, and sums of the rows' scores; a sum is finite only if all scores of its row are.
 
     Backends may count a bias of -inf, which leaves a candidate out, as 0.
     """

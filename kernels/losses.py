@@ -61,7 +61,7 @@ class Losses:
         *,
         keep: bool = False,
     ) -> LossRows:
-        """Return row losses, by the contract of :func:`kgfast.ops.bce` or ``cross_entropy``.
+        """Return row losses like :func:`kgfast.ops.bce` or ``cross_entropy``.
 
         With ``keep``, gradients will follow, so a backend may store a few scores.
         """
@@ -143,7 +143,7 @@ class Losses:
     def _bce_tiles(
         self, operands: Operands, loss: Bce, weights: Tensor, need: LossNeed
     ) -> tuple[LossRows, LossGradients]:
-        """Sweep scores once for rows and gradients.
+        """Sweep scores once for row losses and gradients.
 
         Scores of positives with labels above 1/2 are negated first: ``softplus(x) - x`` loses the
         digits that ``softplus(-x)`` has. The loss still lacks ``rest`` times the score of a
@@ -172,7 +172,7 @@ class Losses:
     def _softmax_tiles(
         self, sweep: "_TileSweep", loss: CrossEntropy, weights: Tensor | None = None
     ) -> tuple[LossRows, LossGradients]:
-        """Make rows; with weights also the gradients, from tiles of whole rows."""
+        """Compute row losses, and with weights also gradients, from tiles of whole rows."""
         operands = sweep.operands
         mass, linear, picked = _row_sums(operands, 3)
         peak, share = mass - torch.inf, loss.smoothing / max(1, operands.candidates.num_rows)

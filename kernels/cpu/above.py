@@ -19,7 +19,7 @@ from .views import arguments_of, raise_nonfinite
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
 ) -> Above | int:
-    """Find all candidates; the contract is :func:`kgfast.kernels.above.above`."""
+    """Find all candidates like :func:`kgfast.kernels.above.above`."""
     queries = operands.queries
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     lowest = lowest.contiguous()

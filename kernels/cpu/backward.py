@@ -95,14 +95,14 @@ def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
 
 
 def _is_summed_apart(*rows: Tensor | None) -> bool:
-    """Return whether gradients of parts cannot be added in place."""
+    """Return whether gradients by blocks of queries cannot be added in place."""
     return any(tensor is not None and tensor.dtype != torch.float32 for tensor in rows)
 
 
 def _backward_of_rows(
     operands: Operands, grad: Tensor, gradients: Gradients, adds_to_table: bool
 ) -> None:
-    """Fill the gradients from ``grad [C, B, K]``, in parts of at most ``_ROWS`` queries."""
+    """Fill the gradients from ``grad [C, B, K]``, in blocks of at most ``_ROWS`` queries."""
     if operands.score.root:
         grad = _over_lengths(operands, grad, None)
     of_rows = gradients.table, gradients.factor

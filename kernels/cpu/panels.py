@@ -101,7 +101,7 @@ def _kinds(
 
 
 def _serves(tier: str, score: Score, features: int) -> bool:
-    """Return whether a tier serves such candidates on this machine."""
+    """Return whether a tier serves candidates of a score and a width on this machine."""
     scores = ("dot",) if tier == "int8" else _WITH_BYTES
     return score.name in scores and features <= _MOST_FEATURES and tiers.serves(tier)
 

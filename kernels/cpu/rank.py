@@ -27,7 +27,7 @@ def rank_counts(
     target_scores: Tensor | None = None,
     lists: Lists | None = None,
 ) -> Counts:
-    """Count; the contract is that of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
+    """Count like :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     candidates, pairs = operands.candidates, targets.new_empty(len(tiers.PAIRS))
     counts = targets.new_empty((len(operands.crops), 4, len(targets)), dtype=torch.int64)
     raise_nonfinite(

@@ -15,7 +15,7 @@ from .views import arguments_of
 
 
 def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return scores, by the contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
+    """Return scores like :meth:`kgfast.kernels.backend.Backend.scores`."""
     crops, num_rows = operands.crops, len(operands.table)
     if out is None:
         pairs = (operands.num_queries, num_rows) if index is None else index.shape

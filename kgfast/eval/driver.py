@@ -39,12 +39,12 @@ _FILE_BATCHES = 8  # batches of several processes per read of a table in a file
 
 Advance = Callable[[float], None]  # called with a number of queries
 
-# Processes around the calls of this context: kgfast.processes sets them. None: this one alone.
+# Processes of the calls in this context, set by kgfast.processes. None: this process alone.
 TOGETHER: ContextVar[Any] = ContextVar("kgfast_processes", default=None)
 
 
 def several(name: str) -> AbstractContextManager[Any]:
-    """Return the processes around a collective call, else None; errors inside reach the others."""
+    """Return the processes of a collective call, else None; errors inside reach all processes."""
     together = TOGETHER.get()
     return nullcontext() if together is None else together(name)
 

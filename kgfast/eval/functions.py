@@ -1,8 +1,8 @@
 """Candidates that a function scores, block by block.
 
 Results are exact with respect to the function's scores, which are compared as float64. Memory is a
-few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass. A block of all
-candidates is stored in any size: its function is called once.
+few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass. If one
+block has all candidates, its scores are stored in any size, and the function is called once.
 """
 
 from collections.abc import Iterator, Sequence

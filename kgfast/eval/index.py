@@ -37,7 +37,7 @@ register_optimizer_step_post_hook(_count_step)
 
 
 class _Packed(NamedTuple):
-    """A table ``[N, G]`` at one moment; the tensor keeps other tables off its memory."""
+    """Table ``[N, G]`` at one moment; while its tensor is held, no other table gets the memory."""
 
     table: Tensor
     version: int | None
@@ -62,7 +62,7 @@ class _Packed(NamedTuple):
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Return True if two tables are the same part of memory."""
+    """Return whether two tables have the same memory, shape and strides."""
     return (
         a.data_ptr() == b.data_ptr()
         and a.shape == b.shape
@@ -75,17 +75,19 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
 class Index:
     """The candidates of a model, packed once: calls read them and do not pack the table again.
 
-    Results are those without it, to the last digit. It pays where a call has few queries: one query
-    takes about one read of the packed rows, or less. They take as much memory as a float32 table,
-    or a quarter more, besides the table, which decides what is close; where both sides share a
-    table, so do its panels. Biases are read from the model at every call.
+    An index changes no result, not in the last digit. An index pays for calls with few queries: one
+    query takes about one read of the packed rows, or less. Packed rows take as much memory as a
+    float32 table, or a quarter more. The table itself stays in memory, since its rows decide close
+    scores. If both sides share a table, they share the packed rows. Biases are read from the model
+    at every call.
 
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.rank` takes it, its tables on the CPU. Models of other scores or tables
-        than the sweep packs, of functions, and whose candidates are made anew at every call are
-        served as without an index, which then holds nothing and says why.
+        A model as :func:`kgfast.rank` takes it, with tables on the CPU. Some models are served as
+        without an index: models with a score or a table that is not packed, models of functions,
+        and models that compute their candidates at every call. The index then holds nothing, and
+        its text says why.
     croppable : bool
         Keep the features in their own order, so that the index serves calls with ``dims``.
 
@@ -230,14 +232,14 @@ class Index:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: RankableModel | BlockScorer) -> Self:
-        """Read what :meth:`save` wrote, for the model whose tables hold the same numbers.
+        """Read a file of :meth:`save`, for a model with the same numbers in its tables.
 
         Raises
         ------
         FileNotFoundError
             If there is no file.
         ValueError
-            If it is no whole index of this format, or of another score, table or machine.
+            If the file is damaged, or of another format, score, table or machine.
         """
         from safetensors import safe_open
 
@@ -260,7 +262,7 @@ class Index:
         return index
 
     def _facts(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """Return what a file and its reader must agree on."""
+        """Return the facts that must be equal in a file and in its reader."""
         packing = _packing()
         return {
             "format": _FORMAT,

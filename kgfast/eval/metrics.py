@@ -54,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def metrics_with(hits: Sequence[int] = HITS) -> list[Metric]:
-    """Return all metrics, with the hits@k of other k in the place of those of the table."""
+    """Return all metrics, with ``hits`` as the k of hits@k."""
     chosen = check_hits(hits)
     if chosen == HITS:
         return list(METRICS)

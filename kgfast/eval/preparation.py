@@ -1,4 +1,4 @@
-"""Checks of a model, and its state while it is evaluated: what every call needs first."""
+"""Checks of a model before every call, and the model's state while it is evaluated."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -58,7 +58,7 @@ class InRows(CandidateSource):
         return evaluated_queries(model, *columns, self.side, self.dim)
 
     def prepare(self, queries: Queries) -> None:
-        """Make the queries; score the targets, unless their rows are read with those of lists."""
+        """Make the queries; score the targets, unless the rows of lists are read later."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
         if queries.targets is not None and queries.lists is None:
             queries.target_scores = self.target_scores(queries)

@@ -334,7 +334,7 @@ class AboveSearch(Search):
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst, then those of no id; equal scores keep their order."""
+    """Return places from best to worst, those without an id last; equal scores keep their order."""
     by_score = scores.argsort(dim=1, descending=True, stable=True)
     is_none = ids.gather(1, by_score) < 0
     return by_score.gather(1, is_none.long().argsort(dim=1, stable=True))

@@ -143,8 +143,8 @@ class CandidateSource(ABC):
 class InMemory(CandidateSource):
     """Candidates of a model in memory: one block that is read in place.
 
-    ``ids`` are the only candidates, in any order, on any device. Candidates of ``other``, another
-    side, serve here, too, if they are those of the same table.
+    ``ids`` are the only candidates, in any order, on any device. ``other`` is the source of another
+    side; if both have the same table, this source takes the prepared candidates of ``other``.
     """
 
     is_whole = True

@@ -85,9 +85,9 @@ def read_id(field: str, size: int | None = None) -> int:
 def id_rows(
     path: Path, text: bytes, first: int, columns: Mapping[str, int | None]
 ) -> npt.NDArray[np.int64]:
-    """Return the ids in lines of three, int64 ``[T, 3]``; the first line has number `first`.
+    """Return the ids of lines of three ids, int64 ``[T, 3]``; the first line is number `first`.
 
-    `columns` maps the names of the columns to the numbers of their ids, None for any ids. Blank
+    `columns` maps the name of each column to the number of its ids, or to None for any ids. Blank
     lines are left out. A ValueError names the first wrong line.
 
     Cost model: a few operations of numpy on each byte and on each digit, 0.2 s for a million lines

@@ -13,10 +13,10 @@ _SHORTLIST = 64  # names that difflib compares, which takes much longer
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` known names most like an unknown name, the nearest first.
+    """Return at most `count` known names that are most like an unknown name, the nearest first.
 
-    Similarity is that of `difflib.get_close_matches` on the first 64 characters, without regard to
-    case, among those of the first 200,000 names that share most characters at both ends.
+    Of the first 200,000 names, those are compared that share most characters at both ends. The
+    similarity is that of `difflib.get_close_matches` on the first 64 characters, in any case.
 
     Examples
     --------

@@ -172,7 +172,7 @@ def _loss(operands: Operands, loss: Bce | CrossEntropy, divisor: float | None) -
 
 
 class _Eager(Function):
-    """Loss with a backward that uses up what its forward made; a second one makes it again."""
+    """Loss with a backward that consumes the forward's results; a second one recomputes them."""
 
     @staticmethod
     def forward(

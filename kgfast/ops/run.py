@@ -98,7 +98,7 @@ def rank_counts(
     lists: Lists | None = None,
     target_scores: Tensor | None = None,
 ) -> Counts:
-    """Count; the contract is that of :func:`kgfast.ops.rank_counts`, for prepared candidates.
+    """Count like :func:`kgfast.ops.rank_counts`, among prepared candidates.
 
     ``lists`` has the checked candidates of each query. Without lists, ``target_scores`` may have
     canonical scores, float64 ``[C, B]``, of targets in another table, which are -1.
@@ -124,7 +124,7 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
 def topk(
     operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best; the contract is that of :func:`kgfast.ops.topk` with ``pad``.
+    """Return the best answers like :func:`kgfast.ops.topk` with ``pad``.
 
     ``lists`` has the checked candidates of each query.
     """

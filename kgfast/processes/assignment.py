@@ -41,7 +41,7 @@ class Assignment:
         return nullcontext()
 
     def diverges(self, error: Exception) -> bool:
-        """Return whether an error, of any process, is that of numbers that training made."""
+        """Return whether an error of any process says that the numbers of training diverged."""
         return isinstance(error, NonFiniteError | OutOfRangeError)
 
     def sharing(self, device: torch.device) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Backend with scores and gradients that several processes share out.
+"""Backend with scores and gradients that are divided among several processes.
 
 Every process has the queries of the whole batch and gets all scores: the process computes the
 scores of one share of the batch and receives all others. In the backward one process sums the whole
@@ -119,10 +119,10 @@ class SharedBackend:
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
-    """Return whether gradients of some queries, or candidates, have the bits of the whole.
+    """Return whether some queries, or candidates, alone have the gradients of the whole problem.
 
     The CPU's kernels cut long sums by the shape of the problem (host/backward.cpp,
-    host/product.cpp), so that sums of a part may be cut elsewhere.
+    host/product.cpp). A sum over a smaller problem may be cut at other places, and round otherwise.
     """
     score, pool = operands.score, grad.shape[-1]
     if score.is_rscf:  # queries and candidates are rotated in groups
