@@ -157,8 +157,8 @@ inline void sweep_floats(const SweepJob& job, int64_t panel, Worker& worker) {
 
 constexpr int kByteOpen = 16;  // open candidates of a query that cost less than a float32 panel
 
-// Keeps open candidates that are few, or a worker's first: these wait for canonical scores of the
-// most promising. Otherwise float32 sweeps this panel and some panels after it.
+// Keeps open candidates if they are few, or a worker's first: canonical scores of the most
+// promising decide later. Otherwise float32 sweeps this panel and some panels after this one.
 template <class Score>
 void sweep_byte_panel(const ByteJob& job, int64_t panel, Worker& worker) {
   const SweepJob& sweep = *job.sweep;

@@ -1,7 +1,7 @@
-// What a sweep is for. A producer (sweep.h, int8_sweep.h, byte_rows.h, lists of host/sweeps.h)
+// Consumers of a sweep. A producer (sweep.h, int8_sweep.h, byte_rows.h, lists of host/sweeps.h)
 // gives intervals that hold the costs, which are negated scores, of one query and some candidates.
-// Here they are counted, kept, appended or written. A NaN decides nothing; canonical scores decide
-// what stays open.
+// A consumer counts, keeps, appends or writes the candidates. A NaN decides nothing; canonical
+// scores decide the pairs that stay open.
 //
 // Cost model: two comparisons a vector and target of a count, one for the others. A survivor of the
 // best k, of which a query has about k ln(N / k), costs some 50 ns (host/survivors.cpp).
@@ -107,7 +107,8 @@ inline void count(const SweepJob& job, const Threshold& t, const Costs<N>& costs
     append(job, t.slot, costs.first, costs.valid & ~decided, worker);
 }
 
-// Answers for the costs of query `position` in a crop. A call of it is 1 % of a rank of l1 on AVX2.
+// Consumes the costs of query `position` in a crop. Inlined: a call takes 1 % of a rank of l1 on
+// AVX2.
 template <int N>
 __attribute__((always_inline)) inline void take(const SweepJob& job, int64_t crop,
                                                 int64_t position, const Costs<N>& costs,

@@ -13,7 +13,7 @@
 namespace kgfast {
 namespace {
 
-// Rows of a block. Each query has a run of so many scores, written past the cache: runs of 96 took
+// Rows of a block. Each query has a run of as many scores, written past the cache: runs of 96 took
 // 1.5 times the time where [B, N] is 29 MB.
 constexpr int64_t kScoreRows = 384;
 constexpr int64_t kCopiedFloats = 1 << 18;

@@ -23,7 +23,7 @@ constexpr int64_t kSumBlock = 64;  // features per short accumulator
 constexpr int64_t kFloatsAhead = 1024;   // floats that a lone query prefetches, for 0.6 of the time
 constexpr int64_t kLongestPause = 15;  // panels
 
-// Pauses in reading bytes before wider numbers, after panels that the bytes leave much open of.
+// Pauses in reading bytes before wider numbers, after panels of which bytes left much open.
 inline void pause_bytes(bool was_worth_it, BytesPause& pause) {
   pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, kLongestPause);
   pause.left = pause.length;

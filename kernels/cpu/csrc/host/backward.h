@@ -25,7 +25,7 @@ struct BackwardJob : Operands {
 // Features [feature, feature + count) of the gradients; no crop ends inside.
 struct FeatureBlock {
   int64_t feature, count;
-  bool begins_crop;  // other crops have this block than the block before
+  bool begins_crop;  // true: a crop ends before this block, or the block is the first
 };
 
 // Cuts the features of all crops into blocks of at most `width`.
@@ -38,7 +38,7 @@ struct PairwiseBackwardJob : BackwardJob {
   int64_t num_blocks;
   int64_t num_slices;              // slices of the features: some blocks each
   int64_t range_size, num_ranges;  // candidates of a range
-  // [slices][ranges][slice][B]: gradients of queries by one range each, where there are several.
+  // [slices][ranges][slice][B]: gradients of queries by each range, where there are several.
   float* partial_totals;
 };
 

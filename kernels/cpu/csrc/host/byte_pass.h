@@ -23,8 +23,8 @@ class BytePass {
     most_ = std::min(most_, job.facts.terms == Terms::magnitudes ? kByteQueries : kByteQueries / 4);
   }
 
-  // True if bytes serve a pass of so many queries. More queries share float32 panels, which is
-  // faster.
+  // True if bytes serve a pass of `queries` queries. Many queries share float32 panels, and are
+  // faster by these.
   bool serves(int64_t queries) const { return tier_ && queries <= most_; }
   void sweep_panel(int64_t panel, Worker& worker) const { tier_->sweep_panel(job_, panel, worker); }
 

@@ -31,8 +31,8 @@ class Int8Pass {
     if (k) saving_ -= kInt8Survivor * static_cast<double>(k + 10) / job.num_candidates;
   }
 
-  // True if the tier sweeps a pass of so many queries. With ready panels few queries are enough, as
-  // float32 would read and pack twice the bytes.
+  // True if the tier sweeps a pass of `queries` queries. With panels of an index few queries are
+  // enough: float32 would read and pack twice the bytes.
   bool serves(int64_t queries) const {
     const double packing = ready_ ? -kInt8Read * static_cast<double>(features_) : kInt8Packing;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);

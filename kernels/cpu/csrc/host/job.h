@@ -86,8 +86,8 @@ struct Threshold {
   float below, above;  // the target's cost, the negated score, rounded down and up
 };
 
-// What is asked of the intervals of costs that a sweep finds (engine/consumers.h): to count those
-// on each side of thresholds, to keep the best k, to append those within a limit, or to write them.
+// Questions to the intervals of costs that a sweep finds (engine/consumers.h): count the costs on
+// each side of thresholds, keep the best k, append the costs within a limit, or write all costs.
 enum class Question : int { count, keep, append, record };
 
 enum class Norm : int { none, magnitudes, euclidean };
@@ -114,7 +114,7 @@ struct SweepJob : Operands {
   const AbsoluteError* errors;  // [C][Q]
   float* limits;  // [C][Q]: costs past these change nothing, in this crop and in later ones
   void (*resolve)(const SweepJob&, Worker&);  // decides the pairs of a full band, and empties it
-  void* owner;                                // what `resolve` belongs to
+  void* owner;                                // for `resolve`
 
   // Count. Thresholds of query i in crop c: first_threshold[c * Q + i] .. [.. + 1] - 1.
   const Threshold* thresholds;

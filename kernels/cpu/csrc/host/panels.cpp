@@ -11,7 +11,7 @@
 namespace kgfast {
 namespace {
 
-// Returns a job of one crop of so many features.
+// Returns a job of one crop.
 SweepJob job_of(const Execution& execution, const Operands& operands, const Crop& crop) {
   SweepJob job = begin_sweep(execution.isa, operands);
   job.crops = &crop;
@@ -20,7 +20,7 @@ SweepJob job_of(const Execution& execution, const Operands& operands, const Crop
   return job;
 }
 
-// Calls pack(worker, panel, scratch) for all panels of so many lanes.
+// Calls pack(worker, panel, scratch) for all panels of `lanes` candidates.
 template <class Pack>
 SweepStatus pack_all(const Execution& execution, const SweepJob& job, int64_t lanes,
                      int64_t scratch_bytes, Pack pack) {

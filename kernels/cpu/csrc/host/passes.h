@@ -29,7 +29,7 @@ struct PassPlan {
   int64_t int8_bytes;  // for one worker, where the int8 tier may serve
 };
 
-// Cuts the work for at most so many threads and queries of a pass.
+// Cuts the work, for limits on the threads and on the queries of a pass.
 PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries = kQueriesPerPass);
 
 // Returns a job of the operands, without crops, queries and bias.
@@ -124,7 +124,7 @@ void check_query(const SweepJob& job, int64_t query, int64_t* bad);
 // Returns an upper bound on the norm of a query that `bound` asks for.
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
-// Returns the absolute error of a query's distances over so many features, and of a bias up to
+// Returns the absolute error of a query's distances over `features` features, and of a bias up to
 // `magnitude`.
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                              int64_t query, double magnitude);

@@ -96,7 +96,7 @@ bool product_scores(const Execution& execution, const ScoresJob& operands) {
           kernels.pack(job, strip, packed.data + strip * floats);
         }))
       return true;
-    const int64_t wanted = divide_up(4 * execution.threads, blocks);  // parts, where rows are few
+    const int64_t wanted = divide_up(4 * execution.threads, blocks);  // tasks of a block of rows
     const int64_t step = std::max<int64_t>(count / wanted, 1), parts = divide_up(count, step);
     if (parallel_with_scratch(
             execution, blocks * parts, tile.scratch, [&](int64_t task, float* scratch) {

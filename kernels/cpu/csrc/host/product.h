@@ -27,8 +27,8 @@ struct ProductShape {
   int64_t packed;   // floats of a strip of `depth` rows of the other side
 };
 
-// Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip
-// holds all features of so many queries.
+// Scores of queries with blocks of rows. Rows are the coefficients, queries stand in lanes: a strip
+// holds all features of a few queries.
 struct ProductScoresJob : ScoresJob {
   const FeatureBlock* strips;  // strips of queries
   const float* packed;         // [strips][features][strip]

@@ -80,9 +80,9 @@ class Ranking : Sweeps {
     });
   }
 
-  // Groups equal queries, so that each is swept once for all its targets, and sorts the groups by
-  // how close the targets are: queries with close targets are abandoned early, in tiles of like
-  // queries. The widest crop says which targets are close, for its limit is passed last.
+  // Groups equal queries, so that a group is swept once for all its targets, and sorts the groups
+  // by the distance of the targets: the sweep abandons a tile early if the targets of all its
+  // queries are close. The distance is that of the widest crop, whose limit is passed last.
   void find_order() {
     group_equal_queries();
     const int64_t widest = (job_.num_crops - 1) * num_queries_;

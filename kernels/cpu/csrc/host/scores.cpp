@@ -12,7 +12,7 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kPairsPerTask = 256;
-constexpr int64_t kBlockBytes = 1 << 20;  // for rows that a block of queries meets, at most
+constexpr int64_t kBlockBytes = 1 << 20;  // of rows that a block of queries is scored with, at most
 constexpr int64_t kBlockQueries = 64;
 
 // Scores all rows by the panels of the sweep.

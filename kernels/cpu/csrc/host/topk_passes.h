@@ -27,8 +27,8 @@ class TopkPasses : protected Sweeps {
   // Turns what a pass kept into results; false: no later pass is needed.
   virtual bool finish_pass() = 0;
 
-  // `answers`: how many each query may have; 0: unknown. `pair_bytes`: bytes of an open pair, which
-  // a worker keeps up to `most_pairs` of.
+  // `answers`: most answers of a query; 0: unknown. A worker keeps up to `most_pairs` open pairs,
+  // of `pair_bytes` bytes each.
   void run_passes(int64_t answers, int64_t pair_bytes, int64_t most_pairs) {
     const int64_t bytes_of_query =
         std::max<int64_t>(job_.capacity * static_cast<int64_t>(sizeof(Survivor)), 1);
@@ -36,7 +36,7 @@ class TopkPasses : protected Sweeps {
     const int64_t queries = std::min(plan_.queries, num_queries_);
     plan_.threads = static_cast<int>(
         std::clamp<int64_t>(kWorkerBytes / (queries * bytes_of_query), 1, plan_.threads));
-    // Bytes tell less of a candidate: more stay open until canonical scores of a few decide.
+    // Bytes decide fewer candidates: more stay open until canonical scores of a few decide.
     if (bytes_->serves(queries)) job_.capacity += std::min(7 * job_.capacity, kMostOpen);
     const int64_t band = std::min(kWorkerBytes / (pair_bytes * plan_.threads), most_pairs);
     for (int i = 0; i < plan_.threads; ++i)

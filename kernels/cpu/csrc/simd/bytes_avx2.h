@@ -60,7 +60,7 @@ struct Bytes {
     low = add_words(low, larger(_mm256_unpacklo_epi8(x, y)));
     high = add_words(high, larger(_mm256_unpackhi_epi8(x, y)));
   }
-  // Folds sums of add_larger to the form of add_distances: two integers for each eight bytes.
+  // Folds sums of add_larger to two integers for each eight bytes, as add_distances has them.
   static I fold(I low, I high) {
     return _mm256_hadd_epi32(low, high);
   }

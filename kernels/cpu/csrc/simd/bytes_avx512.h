@@ -58,7 +58,7 @@ struct Bytes {
     low = add_words(low, larger(_mm512_unpacklo_epi8(x, y)));
     high = add_words(high, larger(_mm512_unpackhi_epi8(x, y)));
   }
-  // Folds sums of add_larger to the form of add_distances: two integers for each eight bytes.
+  // Folds sums of add_larger to two integers for each eight bytes, as add_distances has them.
   static I fold(I low, I high) {
     const I first = _mm512_unpacklo_epi32(low, high), last = _mm512_unpackhi_epi32(low, high);
     const I sums = _mm512_add_epi32(first, last);

@@ -56,7 +56,7 @@ struct Bytes {
     low = add_words(low, larger(vget_low_u8(x), vget_low_u8(y)));
     high = add_words(high, larger(vget_high_u8(x), vget_high_u8(y)));
   }
-  // Folds sums of add_larger to the form of add_distances: two integers for each eight bytes.
+  // Folds sums of add_larger to two integers for each eight bytes, as add_distances has them.
   static I fold(I low, I high) { return vpaddq_s32(low, high); }
   // Stores the sums of integers 2 i and 2 i + 1.
   static void store_pairs(int32_t* p, I x) { vst1_s32(p, vget_low_s32(vpaddq_s32(x, x))); }
