@@ -1,4 +1,4 @@
-"""The loss ``nssa`` on the CPU: weights, loss and slopes of a row in one walk over scores each way.
+"""The loss ``nssa`` on the CPU: one walk over scores forward, and one walk backward.
 
 Cost model: scores are stored for the backward, ``[B, K]``; each walk is one of passes.py. Other
 losses of sampled negatives, and those with a mask, are operators of torch on scores.

@@ -148,7 +148,7 @@ def check_width(where: str, table: Any, dim: int, is_doubled: bool, width: int) 
 
 
 def read_npy(path: Path, missing: str, *, as_table: bool = False) -> Any:
-    """Map an array of numpy, or open a table; ``missing`` ends the error of no file.
+    """Map an array of numpy, or open a table; ``missing`` ends the error for a missing file.
 
     Writes to a mapped array stay in this process, and may fill its memory.
     """

@@ -116,7 +116,7 @@ def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Ten
 class KgfastEntityRankingJob(EntityRankingJob):  # type: ignore[misc]
     """``EntityRankingJob`` with kgfast's ranks, and LibKGE's options and metrics.
 
-    All triples are one batch, without traces and hooks of its own. Ties are equal scores. In
+    All triples are one batch, without traces and hooks of batches. Ties are equal scores. In
     LibKGE, ties are scores within ``entity_ranking.tie_handling.atol`` and ``rtol`` of the target's
     score; ``user.kgfast_ties: fuzzy`` counts these, more slowly. A NaN is the worst score.
     """

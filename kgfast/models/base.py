@@ -381,7 +381,7 @@ def queries_at(
     """Return the queries of a crop, for any model; only crops with other queries pass ``dims``.
 
     A model outside this package gets copies of the ids, which the model may change. A ValueError
-    if there is not one row per anchor.
+    says that there is not one row per anchor.
     """
     if not type(model).__module__.startswith("kgfast."):
         anchors, relations = anchors.clone(), relations.clone()

@@ -112,7 +112,7 @@ class Optimizer:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from the tensors of a checkpoint; a ValueError for others changes nothing."""
+        """Resume from the tensors of a checkpoint, or raise ValueError and change nothing."""
         state = self.tensors()
         check_tensors("optimizer", tensors, state)
         for name, value in tensors.items():

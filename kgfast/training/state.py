@@ -54,8 +54,8 @@ def resumed(
 ) -> State:
     """Give a checkpoint to a model and an optimizer; return the state.
 
-    ``rows`` is the digest of the names. A ValueError for a checkpoint of another config, or one
-    that does not fit, changes nothing.
+    ``rows`` is the digest of the names. If the checkpoint is of another config or does not fit, a
+    ValueError is raised, and nothing changes.
     """
     tensors, meta = stored
     with reading(path, "not a state of this run"):

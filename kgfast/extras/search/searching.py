@@ -275,7 +275,7 @@ class _Searching(Callback):
         return _DONE, run.state.valid["mrr"]
 
     def _is_late(self, seconds: float) -> bool:
-        """Return whether time is up after so many seconds of the present trial."""
+        """Return whether the search is out of time, ``seconds`` into the present trial."""
         minutes = self.space.settings.minutes
         before = sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in self._ended())
         return minutes is not None and before + seconds >= 60 * minutes

@@ -176,8 +176,8 @@ def _error(status: int, message: str, field: str | None = None) -> Response:
 def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Return what is wrong with the first wrong field, and its name.
 
-    pydantic reports an error for each form that a value may have; the form that fits best is wrong
-    at the innermost place.
+    pydantic reports an error for each type that a value may have. Of the type that fits best, the
+    error is at the innermost place.
     """
     first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
     if first["type"] == "json_invalid" or len(first["loc"]) < 2:

@@ -25,7 +25,7 @@ WithKnown = Annotated[bool, Field(description="Known triples are candidates, too
 
 
 class Refused(Exception):
-    """Question that gets an error as answer; ``field`` is such as ``heads[3]``."""
+    """Question that gets an error as answer; ``field`` is the wrong field, such as ``heads[3]``."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
