@@ -244,9 +244,9 @@ inline void sum_range(const ProductJob& job, int64_t block, int64_t range, float
       known = sums;
     });
   const int64_t end = std::min((range + 1) * job.range_size, job.other.count);
-  const int64_t begin = range * job.range_size;
-  if (!known && begin >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
-  for (tile.term = begin; tile.term < end; tile.term += kDepth, known = sums) {
+  if (!known && range * job.range_size >= end)
+    std::memset(sums, 0, sizeof(float) * block_floats(job));
+  for (tile.term = range * job.range_size; tile.term < end; tile.term += kDepth, known = sums) {
     tile.depth = std::min(kDepth, end - tile.term);
     add_product_terms(job, tile, scratch, {nullptr, 0, known, sums, step});
   }
