@@ -106,9 +106,9 @@ def shared(queries: Queries, candidate_ids: CheckedIds, source: Any) -> list[Que
     """
     if isinstance(candidate_ids, TypeConstraints) and len(queries):
         parts = []
-        for rows, relation in runs_of(queries.others.cpu()):
+        for run, relation in runs_of(queries.others.cpu()):
             ids = candidate_ids.candidates(relation, queries.side)
-            parts.append(queries.part(rows, moved(ids, source.home)))
+            parts.append(queries.part(run, moved(ids, source.home)))
         return parts
     if isinstance(candidate_ids, ListedIds) and len(queries):
         first, last = int(queries.rows[0]), int(queries.rows[-1]) + 1

@@ -180,10 +180,10 @@ def build_index(
     indices = room("indices", narrow_dtype(num_ids), len(keys))
     for first, ids, starts, keys_of_pairs in blocks or cut():
         indices[first : first + len(ids)] = ids
-        here = slice(done, done + len(starts))
-        pairs[here] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]
-        indptr[here] = first + starts
-        done = here.stop
+        filled = slice(done, done + len(starts))
+        pairs[filled] = keys_of_pairs if distinct is None else distinct[keys_of_pairs]
+        indptr[filled] = first + starts
+        done = filled.stop
     indptr[-1] = len(keys)
     parts = torch.from_numpy(pairs), torch.from_numpy(indptr), torch.from_numpy(indices)
     return PairIndex(*parts, num_anchors, num_others)
