@@ -125,9 +125,10 @@ reproduce: $(VENV)/.complete
 	    $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
 # For a machine with a GPU and no network: uses the python3 at hand, which needs torch, Triton and
-# numpy, and installs nothing. `make gpu MINUTES=12 OUT=DIR`.
+# numpy, and installs nothing. Times: `make gpu OUT=DIR CACHE=FILE`; then `make gpu CALL=checks ...`.
 gpu:
-	$(PYTHON) benchmarks/gpu.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUT),--out $(OUT))
+	$(PYTHON) benchmarks/gpu.py $(if $(CALL),--call $(CALL)) $(if $(OUT),--out $(OUT)) \
+	    $(if $(CACHE),--cache $(CACHE))
 
 clean:
 	rm -rf build dist $(VENV)

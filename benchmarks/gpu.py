@@ -1,194 +1,148 @@
-"""`make gpu`: all that needs a GPU, the most valuable first, on a machine without a network.
+"""`make gpu`: times first, then checks, on a machine with a GPU and no network.
 
-    python3 benchmarks/gpu.py --minutes 8 --out DIR
-    python3 benchmarks/gpu.py --rehearse                  without a GPU: times and results are void
-    python3 benchmarks/gpu.py --steps kernels headlines   some of the steps
+    python3 benchmarks/gpu.py --out DIR --cache FILE    the first call: times
+    python3 benchmarks/gpu.py --call checks ...         the second: tests, memcheck; then `rest`
+    python3 benchmarks/gpu.py --steps rates cut         some of the steps
+    python3 benchmarks/gpu.py --rehearse                without a GPU: times and results are void
+    python3 benchmarks/gpu.py --integers                writes what the step `integers` reads
 
 The python that runs this needs torch (2.11 or later) with Triton (3.6 or later) and numpy. Nothing
-is installed and nothing is compiled first. The steps: compile each kernel (`kernels`), check
-integers and losses against the reference (`checks`), time six works (`headlines`), run the tests,
-the benchmarks and compute-sanitizer, then build the C++ extension and test that. A step whose tools
-are missing is left out and says so; a step that fails ends no other. Cases of the first three steps
-run in processes of their own, so that one which crashes, hangs or fills the memory ends only
-itself. ``DIR`` gets at most six files, each written as results come: <gpu>-summary.json (device,
-versions and the outcome of each step), <gpu>-cases.jsonl (a line for each case), <gpu>-log.txt (all
-output), and one file of each benchmark. With ``--steps``, results of other steps stay.
+is installed or built first. Times are cases of one process; after one that fails, crashes or hangs,
+another process goes on. A step whose tools are missing is left out and says so. ``DIR`` gets
+<gpu>-cases.jsonl (a line for each case, as it comes), <gpu>-summary.json (device, versions,
+outcomes of steps), <gpu>-log.txt (all output), and <gpu>-cache.tgz: kernels that Triton compiled,
+the ``FILE`` of the next run. Results of steps that do not run stay.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
-from typing import Any, TextIO
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
-WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the work
-SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
-BENCHMARKS = ("loss_mem", "eval_speed", "eval_mem")
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
-TESTED = [
-    f"tests/kernels/test_{it}.py"
-    for it in ("above", "bounds", "gradients", "lists", "ranks", "topk")
-]
-OTHERS = ("losses", "adversarial", "float_modes")
+TIMES = {"device": 5, "rates": 20, "headlines": 90, "profile": 25, "batches": 20}
+TIMES |= {"integers": 25, "cut": 30}
+CALLS: dict[str, tuple[int, dict[str, int]]] = {  # most seconds of a call, and of its steps
+    "times": (330, {**TIMES, "failed": 30}),
+    "checks": (400, {"checks": 90, "tests": 200, "memcheck": 60}),
+    "rest": (200, dict.fromkeys(SANITIZERS[1:], 60)),
+}
+SECONDS = {name: most for _, steps in CALLS.values() for name, most in steps.items()}
+OF_ALL = ("above", "bounds", "gradients", "lists", "ranks", "topk", "losses", "adversarial")
 OF_TRITON = ("scratch", "negatives", "scores", "rscf")
-ON_DEVICE = ["tests/gpu", *TESTED, *(f"tests/kernels/test_{it}.py" for it in OTHERS)]
-ON_DEVICE += [f"tests/kernels/triton/test_{it}.py" for it in OF_TRITON]
-ON_DEVICE += ["tests/eval/test_fronts.py"]
+KERNELS = [f"tests/kernels/test_{name}.py" for name in (*OF_ALL, "float_modes")]
+KERNELS += [f"tests/kernels/triton/test_{name}.py" for name in OF_TRITON]
 PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
-PYTEST += ["-n", str(WORKERS)] * (find_spec("xdist") is not None)
-NEEDS = {**dict.fromkeys(("tests", "host"), ("pytest", "hypothesis")), "extension": ("setuptools",)}
-STEPS = ("kernels", "checks", "headlines", "tests", *BENCHMARKS, *SANITIZERS, "extension", "host")
+MANY = ["-n", str(min(16, os.cpu_count() or 1))] * (find_spec("xdist") is not None)
+TOOLS = dict.fromkeys(("failed", "checks", "tests"), ("pytest", "hypothesis"))
+Values = dict[str, Any]
 LAID_OUT = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}
 
-Record = Callable[[dict[str, Any]], None]
+
+def outcome_of(lines: Sequence[Mapping[str, Any]]) -> Values:
+    """Sum up the lines of a step's cases."""
+    failed, late = (sum(key in line for line in lines) for key in ("error", "left_out"))
+    verdict = f"STOPPED: no time for {late} of {len(lines)} cases" if late else "good"
+    if failed or not lines:
+        verdict = f"FAILED: {failed} of {len(lines)} cases"
+    return {"verdict": verdict, "seconds": sum(line.get("took", 0.0) for line in lines)}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a step: a verdict, seconds, and lines for a person."""
-
-    verdict: str
-    seconds: float = 0.0
-    lines: Sequence[str] = ()
-
-    @property
-    def is_bad(self) -> bool:
-        """Return whether the step ran and went wrong."""
-        return self.verdict != "good" and not self.verdict.startswith("left out")
+def commands_of_steps() -> dict[str, list[str]]:
+    """Return the command of each step that is not one of times."""
+    tests = {"failed": failed_before(), "checks": [*MANY, *KERNELS]}
+    tests["tests"] = [*MANY, "tests/gpu", "tests/eval/test_fronts.py"]
+    commands = {name: [*PYTEST, "-m", "gpu", *where] for name, where in tests.items() if where}
+    commands.setdefault("failed", [])
+    for tool in SANITIZERS:
+        words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
+        words += ["--padding", "4096"] if tool == "memcheck" else []
+        plan = ["headlines=60,batches=60", "0", str(time.time() + 3600), "small", "uncached"]
+        commands[tool] = [*words, *PROGRAM, *plan]
+    return commands
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of all steps: where it writes, and how its processes are started."""
+    """A run of some steps: where it writes, and how its processes are started."""
 
     files: str  # the beginning of the path of each file
     environment: Mapping[str, str]
-    rehearses: bool = False
-
-    def steps(self, package: Path) -> dict[str, tuple[float, Callable[[float], Outcome]]]:
-        """Return the most seconds of each step and what runs it, in order of worth."""
-        device = ["--quick"] if self.rehearses else ["--device", "cuda"]
-        commands = {"tests": (300, [*PYTEST, "-m", "gpu", *ON_DEVICE])}
-        for name in BENCHMARKS:
-            file = f"{self.files}-{name.replace('_', '-')}.json"
-            command = [sys.executable, f"benchmarks/{name}.py", *device, "--json", file]
-            commands[name] = 120, command
-        for tool in SANITIZERS:
-            words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-            words += ["--padding", "4096"] if tool == "memcheck" else []
-            end = str(time.time() + 3600)
-            commands[tool] = 60, [*words, *PROGRAM, "checks", "rotate", "0", end, "uncached"]
-        build = ["setup.py", "--quiet", "build_ext", f"--build-lib={package}"]
-        build = ["env", "KGFAST_REQUIRE_EXTENSION=1", sys.executable, *build]
-        commands["extension"] = 180, [*build, f"--build-temp={package}.build"]
-        commands["host"] = 120, [*PYTEST, "-m", "not gpu and not slow", *TESTED]
-        scores = SCORES[:1] if self.rehearses else SCORES
-        return {
-            "kernels": (120, partial(self.cases, "kernels", scores)),
-            "checks": (90, partial(self.cases, "checks", scores)),
-            "headlines": (90, partial(self.cases, "headlines", [""])),
-            **{name: (most, partial(self.command, it)) for name, (most, it) in commands.items()},
-        }
+    sizes: str | None = None  # of a rehearsal
 
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         """Start a process in a group of its own, so that its workers end with it."""
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **self.environment},
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            **options,
-        )
+        environment = {**os.environ, **self.environment}
+        options |= {"stdin": subprocess.DEVNULL, "text": True, "start_new_session": True}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
 
-    def log(self) -> TextIO:
-        """Open the log, to write at its end."""
-        return Path(f"{self.files}-log.txt").open("a")
-
-    def cases(self, step: str, scores: Sequence[str], seconds: float) -> Outcome:
-        """Run the cases of a step, those of several scores side by side unless they are timed."""
-        lines: list[dict[str, Any]] = []
-
-        def record(line: dict[str, Any]) -> None:
-            lines.append(line)
-            with Path(f"{self.files}-cases.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
-
-        until = time.time() + seconds
-        with ThreadPoolExecutor(1 if step == "headlines" else WORKERS) as pool:
-            list(pool.map(lambda score: self._cases(step, score, until, record), scores))
-        failed = [it for it in lines if "error" in it]
-        said = [f"{it['case']}: {it['error'].splitlines()[-1][:100]}" for it in failed[:8]]
-        said += [
-            f"{it['case']}: {it['seconds']['median'] * 1e3:.2f} ms{', VOID' * self.rehearses}"
-            for it in lines
-            if "seconds" in it
-        ]
-        if failed or not lines:
-            return Outcome(f"FAILED: {len(failed)} of {len(lines)} cases", lines=said)
-        is_late = time.time() >= until
-        return Outcome(
-            f"STOPPED: over its time, {len(lines)} cases" if is_late else "good", lines=said
-        )
-
-    def _cases(self, step: str, score: str, until: float, record: Record) -> None:
-        """Run the cases of a score; after one that ends the process, go on in another."""
-        first, code = 0, 1
-        while code and time.time() < until:
-            words = [step, score, str(first), str(until), *["rehearse"] * self.rehearses]
+    def cases(self, steps: Mapping[str, float], until: float) -> dict[str, Values]:
+        """Run cases; after one that fails or ends the process, go on in another process."""
+        lines: dict[str, list[Values]] = {name: [] for name in steps}
+        plan = ",".join(f"{name}={seconds}" for name, seconds in steps.items())
+        words = ["rehearse", self.sizes] if self.sizes else []
+        first, code, began = 0, 1, -1
+        while code and time.time() < until and first != began:
             began, begun = first, None
-            with self.log() as log:
-                process = self.start([*PROGRAM, *words], stdout=subprocess.PIPE, stderr=log)
-                watch = Timer(max(0.0, until - time.time()) + PATIENCE, process.kill)
-                watch.start()
-                for text in process.stdout or ():
-                    line = json.loads(text) if text.startswith('{"step"') else {}
-                    if "begins" in line:
-                        first, begun = line.pop("begins") + 1, line
-                    elif line:
-                        record(line)
-                        begun = None
-                code = process.wait()
-                watch.cancel()
+            command = [*PROGRAM, plan, str(first), str(until), *words]
+            with Path(f"{self.files}-log.txt").open("a") as log:
+                process = self.start(command, stdout=subprocess.PIPE, stderr=log)
+            watch = Timer(until - time.time() + PATIENCE, process.kill)
+            watch.daemon = True
+            watch.start()
+            for text in process.stdout or ():
+                line = json.loads(text) if text.startswith('{"step"') else {}
+                if "begins" in line:
+                    first, begun = line.pop("begins") + 1, line
+                elif line:
+                    self.record(line, lines)
+                    begun = None
+            code = process.wait()
+            watch.cancel()
             if begun is not None:
-                why = "no time was left" if time.time() >= until else f"exit code {code}"
-                record(begun | {"error": f"ended its process: {why}"})
-            elif code and first == began:
-                line = {"step": step, "case": f"{score}: the first"}
-                return record(line | {"error": f"did not begin: exit code {code}; see the log"})
+                self.record(begun | {"error": f"ended its process: exit code {code}"}, lines)
+        return {name: outcome_of(of_step) for name, of_step in lines.items()}
 
-    def command(self, command: Sequence[str], seconds: float) -> Outcome:
+    def record(self, line: Values, lines: Mapping[str, list[Values]]) -> None:
+        """Keep, write and print the line of a case."""
+        lines[line["step"]].append(line)
+        with Path(f"{self.files}-cases.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(said(line), flush=True)
+
+    def step(self, name: str, command: Sequence[str], seconds: float) -> Values:
         """Run a command to its end, or for some seconds; its output goes to the log."""
-        if shutil.which(command[0]) is None:
-            return Outcome(f"left out: {command[0]} is not installed")
-        with self.log() as log:
-            place = log.tell()
-            try:
-                process = self.start(command, stdout=log, stderr=subprocess.STDOUT)
-            except OSError as error:
-                return Outcome(f"FAILED: {type(error).__name__}", lines=[str(error)])
-            code = _wait(process, seconds)
-        output = Path(log.name).read_bytes()[place:].decode(errors="replace")
-        verdicts = {None: "STOPPED: over its time", 0: "good"}
-        lines = [] if code == 0 else output.splitlines()[-4:]
-        return Outcome(verdicts.get(code, f"FAILED: exit code {code}"), lines=lines)
+        missing = [tool for tool in TOOLS.get(name, ()) if find_spec(tool) is None]
+        missing += [tool for tool in command[:1] if shutil.which(tool) is None]
+        why = "no time was left" if seconds < 5 else "" if command else "no test failed before"
+        if missing or why:
+            why = f"needs {' and '.join(missing)}" if missing else why
+            return {"verdict": f"left out: {why}", "seconds": 0.0}
+        started, path = time.time(), Path(f"{self.files}-log.txt")
+        place = path.stat().st_size
+        with path.open("a") as log:
+            code = _wait(self.start(command, stdout=log, stderr=subprocess.STDOUT), seconds)
+        output = path.read_bytes()[place:].decode(errors="replace")
+        verdict = {None: "STOPPED: over its time", 0: "good"}.get(code, f"FAILED: exit code {code}")
+        lines = output.splitlines()[-4 if code else -1 :]
+        return {"verdict": verdict, "seconds": time.time() - started, "lines": lines}
 
 
 def _wait(process: "subprocess.Popen[str]", seconds: float) -> int | None:
@@ -203,117 +157,115 @@ def _wait(process: "subprocess.Popen[str]", seconds: float) -> int | None:
     return None
 
 
-def lay_out(package: Path) -> None:
-    """Copy the tree as an installation has it, without a build."""
-    for source, target in LAID_OUT.items():
-        ignored = shutil.ignore_patterns("__pycache__", "csrc")
-        shutil.copytree(ROOT / source, package / target, ignore=ignored, dirs_exist_ok=True)
+def failed_before() -> list[str]:
+    """Return the tests that failed on a device, by the logs among the results."""
+    logs = "\n".join(path.read_text() for path in sorted(RESULTS.glob("*-log.txt")))
+    return list(dict.fromkeys(re.findall(r"^FAILED (tests/gpu/\S+)", logs, re.MULTILINE)))
+
+
+def said(line: Mapping[str, Any]) -> str:
+    """Return the line of a case for a person."""
+    words = [f"{line['step']}: {line['case']}:"]
+    if "seconds" in line:
+        words.append("{median:.6f} s, {min:.6f} to {max:.6f};".format(**line["seconds"]))
+    for name, value in line.items():
+        if name not in ("step", "case", "seconds", "kernels"):
+            words.append(f"{name} {f'{value:.3g}' if isinstance(value, float) else value};")
+    return " ".join(words)
 
 
 def main() -> int:
     """Run the steps; return 1 if one of them went wrong."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--minutes", type=float, default=12.0, help="the most that all may take; 12"
-    )
+    parser.add_argument("--call", choices=CALLS, default="times", help="which steps; times")
+    parser.add_argument("--steps", nargs="+", choices=SECONDS, help="some of all steps instead")
     parser.add_argument("--out", type=Path, default=RESULTS, help="benchmarks/results unless given")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="all unless given")
-    parser.add_argument("--rehearse", action="store_true", help="without a GPU; results are void")
+    parser.add_argument("--cache", type=Path, help="<gpu>-cache.tgz of an earlier run")
+    sizes = {"choices": ("small", "full"), "nargs": "?", "const": "small"}
+    parser.add_argument("--rehearse", **sizes, help="without a GPU; results are void")
+    parser.add_argument("--integers", action="store_true", help="write cpu-integers.json")
     options = parser.parse_args()
-    started = time.time()
     if find_spec("torch") is None:
         sys.exit(f"make gpu: {sys.executable} has no torch; run this by a python that has")
     import torch
 
+    if options.integers:
+        sys.path.append(str(ROOT / "tests"))
+        from lib.gpu_cases import write_integers
+
+        return write_integers()
     if not options.rehearse and not torch.cuda.is_available():
         sys.exit(
             "make gpu: torch sees no CUDA or ROCm device here, so that nothing can be measured; "
             "--rehearse goes through the steps"
         )
+    started = time.time()
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "site")
-        lay_out(package)
+        for source, target in LAID_OUT.items():  # as an installation has them
+            ignored = shutil.ignore_patterns("__pycache__", "csrc")
+            shutil.copytree(ROOT / source, package / target, ignore=ignored, dirs_exist_ok=True)
         places = [package, ROOT / "benchmarks", ROOT / "tests", os.environ.get("PYTHONPATH", "")]
-        environment = {
-            "PYTHONPATH": os.pathsep.join(str(it) for it in places if str(it)),
-            "PYTHONSAFEPATH": "1",  # not the tree's kgfast/, which has no kernels
-        }
         sys.path[:0] = map(str, places[:3])
+        kernels = os.environ.get("TRITON_CACHE_DIR", str(ROOT / "build" / "triton"))
+        environment = {"TRITON_CACHE_DIR": kernels}
+        Path(kernels).mkdir(parents=True, exist_ok=True)
+        if options.cache and options.cache.exists():
+            with tarfile.open(options.cache) as packed:
+                packed.extractall(kernels, filter="data")
+        environment["PYTHONPATH"] = os.pathsep.join(str(place) for place in places if str(place))
+        environment["PYTHONSAFEPATH"] = "1"  # not the tree's kgfast/, which has no kernels
         if options.rehearse:
             from support.stub_driver import build
 
-            triton = find_spec("triton")
-            assert triton is not None
-            environment |= build(Path(folder, "driver"), Path(str(triton.origin)).parent)
-        return run_all(options, environment, package, started)
+            triton = Path(str(getattr(find_spec("triton"), "origin", None))).parent
+            environment = build(Path(folder, "driver"), triton) | environment
+        return run_all(options, environment, started)
 
 
-def run_all(
-    options: argparse.Namespace, environment: Mapping[str, str], package: Path, started: float
-) -> int:
+def run_all(options: argparse.Namespace, environment: Mapping[str, str], started: float) -> int:
     """Run the steps that are chosen, keeping the outcome of each; return the exit code."""
-    from lib.machine import machine_tag
+    from lib.machine import facts, machine_tag
     from lib.results import write_json
 
-    tag = "rehearsal" if options.rehearse else machine_tag("cuda")
+    device, tag = ("cpu", "rehearsal") if options.rehearse else ("cuda", machine_tag("cuda"))
     options.out.mkdir(parents=True, exist_ok=True)
-    run = Run(str(options.out.resolve() / tag), environment, options.rehearse)
-    summary, cases = Path(f"{run.files}-summary.json"), Path(f"{run.files}-cases.jsonl")
-    Path(f"{run.files}-log.txt").write_text("")
-    found = kept(summary, cases, options.steps)
-    about = {"command": "make gpu", "void": options.rehearse, **about_device(options.rehearse)}
-    outcomes: dict[str, Outcome] = {}
-    for name, (most, work) in run.steps(package).items():
-        if name not in options.steps:
-            continue
-        begun = time.time()
-        left = started + 60 * options.minutes - begun
-        missing = [it for it in NEEDS.get(name, ()) if find_spec(it) is None]
-        print(f"== {name}", flush=True)
-        if missing:
-            outcome = Outcome(f"left out: needs {' and '.join(missing)}")
-        elif left < 5:
-            outcome = Outcome("left out: no time was left")
-        else:
-            outcome = work(left if options.rehearse else min(most, left))
-        outcomes[name] = replace(outcome, seconds=time.time() - begun)
-        print(*said(name, outcomes[name]), sep="\n", flush=True)
-        found[name] = asdict(outcomes[name])
-        write_json(summary, {**about, "seconds": time.time() - started, "steps": found})
-    print("", *(f"{name:12} {it.verdict}" for name, it in outcomes.items()), sep="\n")
-    print(f"{time.time() - started:.0f} s; wrote {run.files}-*")
-    return int(any(it.is_bad for it in outcomes.values()))
+    files = str(options.out.resolve() / tag)
+    limit, steps = CALLS[options.call]
+    if options.steps:
+        steps = {name: SECONDS[name] for name in options.steps}
+        limit = 60 + sum(steps.values())
+    if options.rehearse:  # on a host that compiles slowly
+        limit, steps = 10 * limit, {name: 10 * most for name, most in steps.items()}
+    until, commands = started + limit, commands_of_steps()  # by the log of the run before
+    Path(f"{files}-log.txt").write_text("")
+    run = Run(files, environment, options.rehearse)
+    summary = Path(f"{files}-summary.json")
+    about = {**facts(device), "command": "make gpu", "void": bool(options.rehearse)}
+    earlier = kept(summary, Path(f"{files}-cases.jsonl"), list(steps))
+    timed = {name: most for name, most in steps.items() if name in TIMES}
+    outcomes = run.cases(timed, until) if timed else {}
+    for name, most in steps.items():
+        if name not in TIMES:
+            outcomes[name] = run.step(name, commands[name], min(most, until - time.time()))
+        ended = outcomes[name]
+        line = f"{name:10} {ended['verdict']:32} {ended['seconds']:5.0f} s"
+        print(line, *ended.get("lines", ()), sep="\n    ", flush=True)
+        write_json(summary, about | {"seconds": time.time() - started, "steps": earlier | outcomes})
+    if timed and options.rehearse != "small":
+        with tarfile.open(f"{files}-cache.tgz", "w:gz", compresslevel=4) as packed:
+            packed.add(environment["TRITON_CACHE_DIR"], ".")
+    print(f"{time.time() - started:.0f} s; wrote {files}-*")
+    verdicts = [ended["verdict"] for ended in outcomes.values()]
+    return int(any(not verdict.startswith(("good", "left out")) for verdict in verdicts))
 
 
 def kept(summary: Path, cases: Path, steps: Sequence[str]) -> dict[str, Any]:
     """Leave the cases of steps that do not run again; return the outcomes of these steps."""
     lines = cases.read_text().splitlines(keepends=True) if cases.exists() else []
-    cases.write_text("".join(it for it in lines if json.loads(it)["step"] not in steps))
+    cases.write_text("".join(line for line in lines if json.loads(line)["step"] not in steps))
     earlier = json.loads(summary.read_text())["steps"] if summary.exists() else {}
-    return {name: it for name, it in earlier.items() if name not in steps}
-
-
-def said(name: str, outcome: Outcome) -> list[str]:
-    """Return the lines about a step for a person."""
-    return [f"{name:12} {outcome.verdict:32} {outcome.seconds:5.0f} s"] + [
-        f"    {line}" for line in outcome.lines
-    ]
-
-
-def about_device(rehearses: bool) -> dict[str, Any]:
-    """Return the machine, versions and clocks, or why they are not known."""
-    fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]
-    try:
-        from lib.machine import machine, versions
-
-        about = {"machine": machine("cpu" if rehearses else "cuda"), "versions": versions()}
-    except Exception as error:  # a package that cannot be imported is what the steps will show
-        about = {"error": f"{type(error).__name__}: {error}"}
-    if shutil.which("nvidia-smi"):
-        smi = subprocess.run(command, capture_output=True, text=True, check=False)
-        about["nvidia_smi"] = smi.stdout.splitlines()
-    return about
+    return {name: outcome for name, outcome in earlier.items() if name not in steps}
 
 
 if __name__ == "__main__":

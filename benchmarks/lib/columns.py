@@ -56,13 +56,12 @@ STEP_COUNTS: Columns = (
     ("waits:", "{waits}"),
 )
 CASES: Columns = (
-    ("score", "`{score}`"),
-    ("calls of kernels that ran:", "{launched}"),
-    ("ranks and best k, all equal:", "{equal:d}"),
-    ("losses and scores with gradients:", "{near:d}"),
-    ("their largest relative error:", "{error:.1e}"),
+    ("step", "`{step}`"),
+    ("cases that ran:", "{cases}"),
     ("failed:", "{failed}"),
+    ("largest relative error:", "{error:.1e}"),
 )
+CASE_TIMES: Columns = (("work", "{step}: {case}"), ("time:", "{seconds[median]:time}"))
 
 
 def _gap(row: Row) -> str:

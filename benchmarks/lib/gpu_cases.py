@@ -1,8 +1,9 @@
 """Cases of `make gpu`, each in a try: a program that gpu.py starts, and restarts after a crash.
 
-``python gpu_cases.py STEP SCORE FIRST UNTIL [rehearse | uncached]`` writes a JSON line before and
-after each case from number FIRST on, until a time in seconds since the epoch. To rehearse, kernels
-go to a driver that launches nothing: few cases, small sizes, results unchecked and times void.
+``python gpu_cases.py PLAN FIRST UNTIL [WORDS]`` writes a JSON line before and after each case from
+number FIRST on, until a time in seconds since the epoch. PLAN has steps and their seconds, such as
+``device=5,rates=20``; cases for which a step has no time left say so. Words: ``rehearse`` over a
+driver that launches nothing, results unchecked and times void; ``small`` sizes; ``uncached``.
 """
 
 import faulthandler
@@ -10,174 +11,81 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from types import SimpleNamespace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.scores import SCORES, get_score
+from lib.machine import facts
 from lib.measure import PeakMemory, Stopwatch
 from lib.peers.losses import Work, kgfast_bce
-from support import real_jit
+from lib.results import RESULTS, write_json
+from support.tensor_cores import adversarial_rows
 
-REHEARSES = "rehearse" in sys.argv
-DEVICE = "cpu" if REHEARSES else "cuda"
-EXACT, SCORES, LOSSES = 0.0, 2e-5, 1e-4  # largest errors, relative to the largest number
+REHEARSES, IS_SMALL = "rehearse" in sys.argv, "small" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() and not REHEARSES else "cpu"
 CASE_SECONDS = 60  # a kernel that hangs costs no more
-BROKEN = 3  # the exit code where the device refuses further work
-ENTITIES, BATCH, DIM, POOL, LARGE = (
-    (300, 8, 8, 16, 300) if REHEARSES else (40_943, 512, 512, 1024, 1_000_000)
+ENTITIES, BATCH, DIM, POOL, LARGE, TURNS = (
+    (300, 8, 8, 16, 300, 2) if IS_SMALL else (40_943, 512, 512, 1024, 1_000_000, 4096)
 )
-FEW = ("indexed scores", "nssa, lists")  # graded checks of a rehearsal
-MODELS = {
-    "rotate": partial(kgfast.RotatE, relation_format="phase"),
-    "dot": kgfast.DistMult,
-    "l1": kgfast.TransE,
-}
+INTEGERS = RESULTS / "cpu-integers.json"
+HARD = "dot, hard rows"
+BITS = range(20, 28)  # widths of sums in tensor cores, each with rows of which it loses most
+QUERIES = dict.fromkeys(SCORES, (256, 64)) | {HARD: (256, 512), "rotate": (6268, 512)}
 
 Values = dict[str, Any]
-Case = tuple[str, Callable[[], Values | None]]
+Call = Callable[[], object]
+Case = tuple[str, Callable[[], Values]]
+kernels: Counter[str] = Counter()  # those of a case that were compiled, and those from the cache
 
 
-def kernels(score: str) -> Iterator[Case]:
-    """Yield calls that compile each kernel of a score."""
-    calls = *real_jit.ranking(score), *real_jit.differentiable(score)
-    for name, call in sorted(calls, key=lambda call: "float32" not in call[0]):
-        if not REHEARSES or name in real_jit.FEW:
-            yield name, partial(_launch, call)
+def device() -> Iterator[Case]:
+    """Yield the key of Triton's cache, and the rate of a copy."""
+    yield "Triton's cache", _carried
+    source = torch.zeros(LARGE * 256, dtype=torch.float32)
+    target = torch.zeros_like(source)
+    yield "copy: bytes", lambda: _rate(lambda: target.copy_(source), 2 * source.nbytes)
 
 
-def _launch(call: Callable[[], object]) -> None:
-    call()
-    _synchronize()
+def _carried() -> Values:
+    """Compare the key of the kernels that are compiled here with that of the cache."""
+    from triton.runtime.cache import triton_key
+
+    key = f"{triton_key()[-64:][:16]}-python-{sys.version_info.minor}"
+    place = Path(os.environ["TRITON_CACHE_DIR"], "key")
+    carried = place.read_text() if place.exists() else None
+    place.write_text(key)
+    return {"key": key, "carried": carried, "hit": carried == key}
 
 
-def _synchronize() -> None:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
+def rates() -> Iterator[Case]:
+    """Yield what a second does: square roots, halves' bounds, bytes of rows that are gathered."""
+    from lib import gpu_rates
+
+    words = torch.zeros(132 * 16 * gpu_rates.LANES, dtype=torch.float32)
+    for name, each in (("roots", 1), ("halves", 4)):
+        kernel = getattr(gpu_rates, name)[(132 * 16,)]
+        call = partial(kernel, words, TURNS, gpu_rates.LANES, num_warps=4)
+        yield name, partial(_rate, call, each * TURNS * len(words))
+    queries, table = _normal(1024, DIM), _normal(LARGE, DIM)
+    ids = torch.randint(LARGE, (1024, BATCH * 8))
+    gather = partial(ops.indexed_scores, queries, table, ids, "l1")
+    yield "gathered rows: bytes", lambda: _rate(gather, 4 * DIM * ids.numel())
 
 
-def checks(score: str) -> Iterator[Case]:
-    """Yield small problems that are computed on the device and by the reference, in float64."""
-    has_factor = get_score(score).is_rscf
-    for batch in (64,) if REHEARSES else (64, 8, 1):
-        for crops in (None,) if REHEARSES or has_factor else (None, [5, 24]):
-            for name, call in (("ranks", _ranks), ("top-k", _best)):
-                case = partial(_compare, partial(call, crops), score, batch, EXACT)
-                yield f"{name} of {batch} queries{', crops' * bool(crops)}", case
-    graded: dict[str, tuple[Callable[[Any], Tensor], float]] = {
-        "pairwise scores": (_pairwise, SCORES),
-        "indexed scores": (_indexed, SCORES),
-    }
-    if not has_factor:
-        graded |= {"bce": (_bce, LOSSES), "cross entropy": (_cross_entropy, LOSSES)}
-    if score in MODELS:
-        for formula in ("nssa", "margin", "logistic"):
-            for kind in ("pool", "lists"):
-                graded[f"{formula}, {kind}"] = partial(_sampled, formula, kind), LOSSES
-    for name, (call, limit) in graded.items():
-        if REHEARSES and name not in FEW:
-            continue
-        yield name, partial(_compare, partial(_with_gradients, call), score, 64, limit)
+def _rate(call: Call, amount: float) -> Values:
+    times = _timed(call)
+    return times | {"rate": amount / times["seconds"]["median"]}
 
 
-def _compare(call: Callable[[Any], list[Tensor]], score: str, batch: int, limit: float) -> Values:
-    """Raise if a call's results are not the reference's; limit 0 asks for equal numbers."""
-    problem = vars(real_jit.Problem(score, batch=batch))
-
-    def exact(values: Tensor) -> Tensor:
-        values = values.cpu()
-        return values.double() if limit and values.is_floating_point() else values
-
-    found = call(SimpleNamespace(**problem))
-    if REHEARSES:
-        return {}
-    with ops.use_backend("reference"), torch.device("cpu"):
-        expected = call(SimpleNamespace(**tree_map_only(Tensor, exact, problem)))
-    worst = 0.0
-    for ours, theirs in zip(found, expected, strict=True):
-        ours = ours.cpu()
-        if not limit:
-            if wrong := int((ours != theirs).sum()):
-                raise AssertionError(f"{wrong} of {ours.numel()} differ")
-            continue
-        gap = (ours.double() - theirs).abs().max()
-        error = float(gap) / max(float(theirs.abs().max()), 1e-30)
-        if not error <= limit:  # or NaN
-            raise AssertionError(f"relative error {error:.1e}, allowed {limit:.0e}")
-        worst = max(worst, error)
-    return {"relative_error": worst} if limit else {}
-
-
-def _ranks(crops: list[int] | None, p: Any) -> list[Tensor]:
-    given = p.queries, p.table, p.targets, *p.known, p.score
-    return [*ops.rank_counts(*given, dims=crops, **p.options)]
-
-
-def _best(crops: list[int] | None, p: Any) -> list[Tensor]:
-    given = p.queries, p.table, 5, *p.known, p.score
-    return [*ops.topk(*given, dims=crops, **p.options)]
-
-
-def _with_gradients(call: Callable[[Any], Tensor], p: Any) -> list[Tensor]:
-    """Return the result of a call and its gradients in the queries and the table."""
-    p.queries, p.table = (it.detach().requires_grad_() for it in (p.queries, p.table))
-    result = call(p)
-    weights = torch.linspace(-1, 2, result.numel(), device=result.device).view(result.shape)
-    result.backward(weights.to(result.dtype))
-    gradients = [it.grad for it in (p.queries, p.table) if it.grad is not None]
-    return [result.detach(), *gradients]
-
-
-def _pairwise(p: Any) -> Tensor:
-    return ops.pairwise_scores(p.queries, p.table, p.score, **p.options)
-
-
-def _indexed(p: Any) -> Tensor:
-    return ops.indexed_scores(p.queries, p.table, _lists(p), p.score, **p.options)
-
-
-def _lists(p: Any) -> Tensor:
-    ids = torch.arange(len(p.queries) * 7, device=p.table.device)
-    return ids.view(-1, 7) % len(p.table)
-
-
-def _bce(p: Any) -> Tensor:
-    return ops.bce(p.queries, p.table, p.options["bias"], *p.known, 0.9, 0.001, p.score)
-
-
-def _cross_entropy(p: Any) -> Tensor:
-    return ops.cross_entropy(p.queries, p.table, p.options["bias"], p.targets, 0.1, p.score)
-
-
-def _sampled(formula: str, kind: str, p: Any) -> Tensor:
-    """Return a loss of a model whose entities are the table, and one relation."""
-    width = p.table.shape[1] // get_score(p.score).planes
-    relation = torch.linspace(-1, 1, width, dtype=p.table.dtype, device=p.table.device)[None]
-    triples = torch.stack([p.targets, p.targets * 0, p.targets + 1], 1)
-    negatives = _lists(p) if kind == "lists" else _lists(p).flatten()[:90]
-    loss: Tensor = getattr(losses, formula)(MODELS[p.score](p.table, relation), triples, negatives)
-    return loss
-
-
-def headlines(_: str) -> Iterator[Case]:
-    """Yield six timed works."""
-    yield "filtered ranks, rotate, WN18RR d=512", _test_set
-    for score in ("dot", "rotate"):
-        name = f"bce value and gradients, {score}, B=512 N=40943 d=200"
-        yield name, partial(_bce_step, score)
-    yield "nssa step, RotatE d=512, 512 x 1024 shared", _nssa_step
-    yield "ranks of one query, dot, N=1000000 d=512", _one_query
-    yield "top 10, rotate, 128 queries, WN18RR d=512", _top_10
-
-
-def _timed(call: Callable[[], object], rounds: int = 9) -> Values:
+def _timed(call: Call, rounds: int = 9) -> Values:
     """Return the median and the spread of a call's seconds, and the peak of its memory."""
     call()
     with PeakMemory(DEVICE) as peak:
@@ -186,23 +94,58 @@ def _timed(call: Callable[[], object], rounds: int = 9) -> Values:
     return {"seconds": timings["kgfast"].as_dict(), "bytes": peak.bytes}
 
 
-def _test_set() -> Values:
+def _normal(*shape: int) -> Tensor:
+    """Draw numbers; a rehearsal does not touch the memory of a table."""
+    return torch.zeros(shape, dtype=torch.float32) if REHEARSES else torch.randn(shape)
+
+
+def headlines() -> Iterator[Case]:
+    """Yield six timed works."""
+    for name in HEADLINES:
+        yield name, lambda name=name: _timed(_work(name))  # type: ignore[misc]
+
+
+def profile() -> Iterator[Case]:
+    """Yield the kernels of each headline: names, launches, seconds."""
+    for name in HEADLINES:
+        yield name, partial(_profiled, name)
+
+
+def _profiled(name: str) -> Values:
+    call, kind = _work(name), "cpu" if REHEARSES else "cuda"
+    call()
+    activity = getattr(torch.profiler.ProfilerActivity, kind.upper())
+    with torch.profiler.profile(activities=[activity]) as profiler:
+        call()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+    field = f"self_{'cpu' if REHEARSES else 'device'}_time_total"
+    events = profiler.key_averages()
+    rows = [(getattr(event, field) / 1e6, event.count, event.key[:60]) for event in events]
+    return {"busy": sum(row[0] for row in rows), "kernels": sorted(rows)[:-13:-1]}
+
+
+@cache
+def _work(name: str) -> Call:
+    """Return a headline's work, whose tables are made once."""
+    return HEADLINES[name]()
+
+
+def _test_set() -> Call:
     with torch.device("cpu"):
-        sizes = (500, 6, 1200, 60, 60) if REHEARSES else ()
-        data = kgfast.datasets.synthetic(*sizes)
+        data = kgfast.datasets.synthetic(*(500, 6, 1200, 60, 60) if IS_SMALL else ())
         tables, known, test = data.planted(DIM), data.known(), data.test
     model = kgfast.RotatE(*tables, relation_format="phase").to(DEVICE)
-    return _timed(lambda: kgfast.rank(model, test, known=known))
+    return lambda: kgfast.rank(model, test, known=known)
 
 
-def _bce_step(score: str) -> Values:
+def _bce_step(score: str) -> Call:
     with torch.device("cpu"):
-        work = Work.random(score, BATCH, ENTITIES, 8 if REHEARSES else 200, DEVICE)
-    return _timed(kgfast_bce(work))
+        return kgfast_bce(Work.random(score, BATCH, ENTITIES, 8 if IS_SMALL else 200, DEVICE))
 
 
-def _nssa_step() -> Values:
-    """Time a loss, its backward and a step of row-wise Adam."""
+def _nssa_step() -> Call:
+    """Return a loss, its backward and a step of row-wise Adam."""
     with torch.device("cpu"):
         model = kgfast.RotatE.init(ENTITIES, 11, DIM, seed=0).to(DEVICE)
     optimizer = kgfast.RowAdam(model.parameters(), lr=1e-3)
@@ -210,55 +153,173 @@ def _nssa_step() -> Values:
     negatives = torch.randint(ENTITIES, (POOL,))
 
     def step() -> None:
-        optimizer.zero_grad()
-        losses.nssa(model, triples, negatives, sparse=True).backward()
-        optimizer.step()
+        with kgfast.unchecked():
+            optimizer.zero_grad()
+            losses.nssa(model, triples, negatives, sparse=True).backward()
+            optimizer.step()
 
-    with kgfast.unchecked():
-        return _timed(step, 30)
-
-
-def _one_query() -> Values:
-    query, table = torch.randn(1, DIM), torch.randn(LARGE, DIM)
-    known = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-    target = torch.tensor([7])
-    return _timed(lambda: ops.rank_counts(query, table, target, *known, "dot"), 30)
+    return step
 
 
-def _top_10() -> Values:
-    queries, table = torch.randn(BATCH // 4, 2 * DIM), torch.randn(ENTITIES, 2 * DIM)
-    return _timed(lambda: ops.topk(queries, table, 10, score="rotate"))
+def _ranking(name: str, score: str, batch: int, rows: int = ENTITIES) -> Call:
+    width, targets = DIM * get_score(score).planes, torch.arange(batch) % rows
+    queries, table = _normal(batch, width), _normal(rows, width)
+    known = torch.zeros(batch + 1, dtype=torch.int64), targets[:0]
+    if name == "ranks":
+        return lambda: ops.rank_counts(queries, table, targets, *known, score)
+    return lambda: ops.topk(queries, table, 10, score=score)
 
 
-def main(step: str, score: str, first: int, until: float) -> int:
-    """Run cases; return the exit code."""
+HEADLINES: dict[str, Callable[[], Call]] = {
+    "filtered ranks, rotate, WN18RR d=512": _test_set,
+    "bce value and gradients, dot, B=512 N=40943 d=200": partial(_bce_step, "dot"),
+    "bce value and gradients, rotate, B=512 N=40943 d=200": partial(_bce_step, "rotate"),
+    "nssa step, RotatE d=512, 512 x 1024 shared": _nssa_step,
+    "ranks of one query, dot, N=1000000 d=512": partial(_ranking, "ranks", "dot", 1, LARGE),
+    "top 10, rotate, 128 queries, WN18RR d=512": partial(_ranking, "top 10", "rotate", 128),
+}
+
+
+def batches() -> Iterator[Case]:
+    """Yield ranks and the best of several numbers of queries."""
+    for score in ("rotate", "dot"):
+        for batch in (1, 16, 128, 1024):
+            for name in ("ranks", "top 10"):
+                case = f"{name}, {score}, {batch} queries, WN18RR d=512"
+                yield case, lambda work=(name, score, batch): _timed(_ranking(*work))  # type: ignore[misc]
+
+
+def integers() -> Iterator[Case]:
+    """Yield ranks and best candidates that a CPU found before, on a table of WN18RR's size."""
+    for name in ("dot", "rotate") if REHEARSES else SCORES:
+        yield f"ranks and top 5, {name}", partial(_same_integers, name)
+
+
+def cut() -> Iterator[Case]:
+    """Yield what tensor cores lose of sums, and ranks of rows that are hard for them."""
+    yield "loss of a sum", _lost
+    yield f"ranks and top 5, {HARD}", partial(_same_integers, HARD)
+
+
+def _same_integers(name: str) -> Values:
+    """Raise if integers are not those that a CPU found."""
+    counted = _counted(name)
+    stored = counted if REHEARSES else json.loads(INTEGERS.read_text())["integers"][name]
+    for kind, text in counted.items():
+        pairs = zip(text.split(), stored[kind].split(), strict=True)
+        if wrong := sum(ours != theirs for ours, theirs in pairs):
+            raise AssertionError(f"{kind}: {wrong} differ")
+    return {"equal": sum(len(text.split()) for text in counted.values())}
+
+
+def _counted(name: str) -> dict[str, str]:
+    """Return the integers of a problem, by kinds, as text; hard rows are targets of hard rows."""
+    queries, dim = (8, 32) if IS_SMALL else QUERIES[name]
+    score = get_score(name.partition(",")[0])
+    q = _exact_numbers(queries, dim * score.query_planes(has_factor=score.is_rscf), 1)
+    table = _exact_numbers(ENTITIES, dim * score.planes, 2)
+    table[: ENTITIES // 8] = table[-(ENTITIES // 8) :].clone()  # equal scores
+    if name == HARD:
+        sides = [adversarial_rows(dim // 32, bits) for bits in BITS]
+        q, rows = (torch.cat(side).repeat(queries // 8, 1) for side in zip(*sides, strict=True))
+        table[:queries], q = rows, q.to(DEVICE)
+    options = {"factor": _exact_numbers(ENTITIES, dim, 3) if score.is_rscf else None}
+    targets = torch.arange(queries) * (1 if name == HARD else 7919) % (ENTITIES - 1)
+    known = torch.arange(queries + 1) * 2, torch.stack([targets, targets + 1], 1).flatten()
+    counts = ops.rank_counts(q, table, targets, *known, score.name, **options)
+    _, best = ops.topk(q, table, 5, *known, score.name, **options)
+    kinds = "greater", "equal", "greater_excluded", "equal_excluded", "best"
+    return {
+        kind: " ".join(map(str, numbers.flatten().tolist()))
+        for kind, numbers in zip(kinds, (*counts, best), strict=True)
+    }
+
+
+def _exact_numbers(rows: int, columns: int, seed: int) -> Tensor:
+    """Mix counters to float32 numbers that are the same on every device, with every version."""
+    values = torch.empty(rows, columns, dtype=torch.float32)
+    for row in range(0, rows, 4096):
+        last = min(row + 4096, rows)
+        mixed = torch.arange(row * columns, last * columns) + (seed << 40)
+        for factor in (-7046029254386353131, -4658895280553007687):
+            mixed = mixed * factor
+            mixed = mixed ^ (mixed >> 29)
+        values[row:last] = (mixed.view(-1, columns) & 0xFFFF) * 2.0**-16 - 0.5
+    return values
+
+
+def write_integers() -> int:
+    """Write the integers of this machine's CPU, with which a device compares its own."""
+    write_json(INTEGERS, facts("cpu") | {"integers": {name: _counted(name) for name in QUERIES}})
+    return 0
+
+
+def _lost() -> Values:
+    """Raise if tensor cores lose more of a sum than the bound of a sweep assumes."""
+    from kgfast.kernels.triton.host import bounds, split
+
+    steps, units = 3, {}
+    for bits in BITS:
+        q, c = (side.to(DEVICE) for side in adversarial_rows(steps, bits))
+        exact = q.double() @ c.double().T
+        options = {} if REHEARSES else {"out_dtype": torch.float32}
+        summed = torch.mm(q.bfloat16(), c.bfloat16().T, **options)
+        units[bits] = float(exact - summed.double()) / (32 * steps) / bounds.UNIT
+    assumed = split.CUT / bounds.UNIT
+    if max(units.values()) > assumed and not REHEARSES:
+        raise AssertionError(f"{max(units.values()):.2f} units are lost, {assumed} are assumed")
+    return {"units": units, "assumed": assumed}
+
+
+def main(plan: str, first: int, until: float) -> int:
+    """Run cases until one fails, which may have broken the device; return the exit code."""
     if "uncached" in sys.argv:  # the cache of allocations hides the bounds of each
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     if REHEARSES:
         rehearse()
     else:
         torch.set_default_device(DEVICE)
-    for place, (name, call) in enumerate(globals()[step](score)):
-        if place < first:
-            continue
-        if time.time() + 1 > until:
-            break
-        line: Values = {"step": step, "case": f"{score}: {name}".removeprefix(": ")}
-        print(json.dumps(line | {"begins": place}), flush=True)
-        faulthandler.dump_traceback_later(min(CASE_SECONDS, until - time.time()), exit=True)
-        started = time.perf_counter()
-        try:
-            line |= call() or {}
-        except Exception as error:
-            while error.__cause__ is not None:
-                error = error.__cause__
-            line["error"] = f"{type(error).__name__}: {error}"[-600:]
-        line["took"] = time.perf_counter() - started
-        print(json.dumps(line | ({"void": True} if REHEARSES else {})), flush=True)
-        if "error" in line and not _works():
-            return BROKEN
-    faulthandler.cancel_dump_traceback_later()
+    count_kernels()
+    place = -1
+    for step, seconds in (words.split("=") for words in plan.split(",")):
+        end = min(until, time.time() + float(seconds))
+        for case, call in globals()[step]():
+            place += 1
+            if place < first:
+                continue
+            print(json.dumps({"step": step, "case": case, "begins": place}), flush=True)
+            line = {"step": step, "case": case, **run(call, end)}
+            print(json.dumps(line | ({"void": True} if REHEARSES else {})), flush=True)
+            if "error" in line:
+                return 1
     return 0
+
+
+def run(call: Callable[[], Values], end: float) -> Values:
+    """Run a case unless its step is at its end; return the values of its line."""
+    kernels.clear()
+    started, left = time.perf_counter(), end - time.time()
+    if left < 1:
+        return {"left_out": "no time was left"}
+    faulthandler.dump_traceback_later(min(CASE_SECONDS, left + 10), exit=True)
+    try:
+        values = call()
+    except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
+        values = {"error": f"{type(error).__name__}: {error}"[-600:]}
+    faulthandler.cancel_dump_traceback_later()
+    return {**values, "took": time.perf_counter() - started, **kernels}
+
+
+def count_kernels() -> None:
+    """Count the kernels of a case that Triton compiles, and those that its cache has."""
+    import triton
+
+    def listen(*, cache_hit: bool, **_: object) -> None:
+        kernels["cached" if cache_hit else "compiled"] += 1
+
+    triton.knobs.compilation.listener = listen
 
 
 def rehearse() -> None:
@@ -273,17 +334,6 @@ def rehearse() -> None:
     Tensor.new_empty = Tensor.new_zeros
 
 
-def _works() -> bool:
-    """Free the rest of a failed case; return whether the device still computes."""
-    try:
-        if DEVICE == "cuda":
-            torch.cuda.empty_cache()
-            torch.ones(1).sum().item()
-    except RuntimeError:
-        return False
-    return True
-
-
 if __name__ == "__main__":
-    if code := main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])):
+    if code := main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])):
         os._exit(code)  # a broken device can hang the interpreter's end

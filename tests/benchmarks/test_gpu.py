@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from kgfast.kernels.scores import SCORES
+from kgfast import ops
 from support.paths import ROOT, TESTS
 
 ABSENT = ("pydantic", "pydantic_core", "pykeen", "rich", "typer", "yaml", "safetensors")
@@ -25,14 +28,17 @@ def gpu(load):
 
 @pytest.fixture
 def run(gpu, tmp_path):
+    (tmp_path / "h200-log.txt").write_text("")
     return gpu.Run(str(tmp_path / "h200"), {"A": "works"})
+
+
+compiles = pytest.mark.skipif(
+    find_spec("triton") is None or "TRITON_INTERPRET" in os.environ, reason="Triton compiles here"
+)
 
 
 def rehearse(folder, *arguments):
     """Return the summary of a rehearsal by a python that has torch, Triton and numpy alone."""
-    pytest.importorskip("triton")
-    if "TRITON_INTERPRET" in os.environ:
-        pytest.skip("Triton compiles here")
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({ABSENT}))\n"
     (folder / "sitecustomize.py").write_text(blocked)
     out = folder / "out"
@@ -44,7 +50,7 @@ def rehearse(folder, *arguments):
         capture_output=True,
         text=True,
     )
-    assert len(list(out.iterdir())) <= 8, done.stderr
+    assert len(list(out.iterdir())) == 3, done.stderr
     summary = json.loads((out / "rehearsal-summary.json").read_text())
     assert summary["void"]
     lines = (out / "rehearsal-cases.jsonl").read_text().splitlines()
@@ -53,84 +59,117 @@ def rehearse(folder, *arguments):
     return summary
 
 
-def test_kernels_are_checked_where_torch_and_triton_are_alone(tmp_path):
-    found = rehearse(tmp_path, "--steps", "checks", "tests", "extension")
-    verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
+@compiles
+def test_cases_run_where_torch_and_triton_are_alone(tmp_path):
+    found = rehearse(tmp_path, "--steps", "device", "cut", "failed", "memcheck")
+    verdicts = {name: ended["verdict"] for name, ended in found["steps"].items()}
     assert verdicts == {
-        "checks": "good",
-        "tests": "left out: needs hypothesis",
-        "extension": "left out: needs setuptools",
+        "device": "good",
+        "cut": "good",
+        "failed": "left out: needs hypothesis",
+        "memcheck": "left out: needs compute-sanitizer",
     }, found["log"][-2000:]
     assert len(found["cases"]) == 4
-    assert all(it["void"] and "relative_error" not in it for it in found["cases"])
+    assert all(line["void"] for line in found["cases"])
+    assert found["cases"][0]["key"]
 
 
+@compiles
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_rehearsal_goes_through_all_steps(gpu, tmp_path):
-    found = rehearse(tmp_path, "--minutes", 14)
-    verdicts = {name: it["verdict"] for name, it in found["steps"].items()}
-    assert tuple(verdicts) == gpu.STEPS
-    for step in ("kernels", "checks", "headlines", *gpu.BENCHMARKS):
-        assert verdicts.pop(step) == "good", found["log"][-2000:]
-    assert all(it.startswith("left out: ") for it in verdicts.values())
-    timed = [it for it in found["cases"] if "seconds" in it]
-    assert len(timed) == 6
-    assert all(it["void"] for it in found["cases"])
+def test_a_rehearsal_goes_through_the_times(gpu, tmp_path):
+    found = rehearse(tmp_path)
+    verdicts = {name: ended["verdict"] for name, ended in found["steps"].items()}
+    assert tuple(verdicts) == tuple(gpu.CALLS["times"][1])
+    assert verdicts.pop("failed").startswith("left out: ")
+    assert set(verdicts.values()) == {"good"}, found["log"][-2000:]
+    times = Counter(line["step"] for line in found["cases"] if "seconds" in line)
+    assert times == {"device": 1, "rates": 3, "headlines": 6, "batches": 16}
+    assert all(line["void"] for line in found["cases"])
 
 
-def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_path):
-    steps = run.steps(tmp_path)
-    assert tuple(steps) == gpu.STEPS
-    assert steps.keys() >= gpu.NEEDS.keys()
-    assert sorted(gpu.SCORES) == sorted(SCORES)
-    files = set()
-    for _, work in list(steps.values())[3:]:
-        for word in work.args[0]:
+def test_calls_fit_their_limits_and_each_step_has_a_program(gpu, load):
+    cases, commands = load("lib.gpu_cases"), gpu.commands_of_steps()
+    for limit, steps in gpu.CALLS.values():
+        assert sum(steps.values()) < limit
+    for name in gpu.SECONDS:
+        assert (name in commands) != (name in gpu.TIMES and callable(getattr(cases, name)))
+    for command in commands.values():
+        for word in command:
             if word.startswith(("tests/", "benchmarks/")):
-                assert (ROOT / word).exists(), word
-            if word.endswith(".json"):
-                files.add(word)
-    assert len(files) + len(("summary", "cases", "log")) <= 8
+                assert (ROOT / word.partition("::")[0]).exists(), word
 
 
-def test_all_tests_that_wait_for_a_device_are_run(run, tmp_path):
+def test_all_tests_that_wait_for_a_device_are_run(gpu):
     """Tests of engines say so when they skip; those that mark themselves are in `tests/gpu`."""
-    words = run.steps(tmp_path)["tests"][1].args[0]
+    commands = gpu.commands_of_steps()
+    words = {*commands["checks"], *commands["tests"]}
     calls = re.compile(r"^@(?:engines\(|on_triton\b)", re.MULTILINE)
-    files = [it for it in TESTS.rglob("test_*.py") if calls.search(it.read_text())]
+    files = [path for path in TESTS.rglob("test_*.py") if calls.search(path.read_text())]
     assert len(files) > 10
-    assert [it.name for it in files if it.relative_to(ROOT).as_posix() not in words] == []
+    assert [path.name for path in files if path.relative_to(ROOT).as_posix() not in words] == []
 
 
-@pytest.mark.parametrize(
-    ("limit", "found", "error"),
-    [
-        (0.0, 1.0, None),
-        (0.0, 2.0, "3 of 3 differ"),
-        (1e-4, 1.00001, None),
-        (1e-4, 1.1, "relative error 1.0e-01, allowed 1e-04"),
-        (1e-4, float("nan"), "relative error nan"),
-    ],
-)
-def test_a_check_compares_with_the_reference(load, limit, found, error):
-    cases, results = load("lib.gpu_cases"), iter([found, 1.0])
-
-    def call(problem):
-        return [torch.full((3,), next(results), dtype=problem.queries.dtype)]
-
-    if error is None:
-        cases._compare(call, "dot", 8, limit)
-    else:
-        with pytest.raises(AssertionError, match=error):
-            cases._compare(call, "dot", 8, limit)
+def test_tests_that_failed_on_a_device_run_again(gpu, run, monkeypatch, tmp_path):
+    tests = gpu.failed_before()
+    assert len(tests) >= 4
+    for name in tests:
+        path, _, function = name.partition("::")
+        assert f"def {function.partition('[')[0]}(" in (ROOT / path).read_text()
+    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
+    command = gpu.commands_of_steps()["failed"]
+    assert run.step("", command, 9)["verdict"] == "left out: no test failed before"
 
 
-def test_checks_of_a_score_hold_for_the_backend_of_the_host(load):
+def test_integers_are_those_of_the_reference_and_of_the_file(load, monkeypatch, tmp_path):
     cases = load("lib.gpu_cases")
-    found = {name: call() for name, call in cases.checks("rotate")}
-    assert len(found) >= 22
-    assert all(it.get("relative_error", 0) <= cases.LOSSES for it in found.values())
+    assert cases._same_integers("l1")["equal"] == 9 * 256
+    stored = json.loads(cases.INTEGERS.read_text())
+    assert stored["integers"].keys() == cases.QUERIES.keys()
+    assert {"0", "1"} == {*stored["integers"]["rotate"]["equal"].split()}
+    assert len({*stored["integers"][cases.HARD]["greater"].split()}) == len(cases.BITS)
+    greater = stored["integers"]["l1"]["greater"].split()
+    stored["integers"]["l1"]["greater"] = " ".join([str(int(greater[0]) + 1), *greater[1:]])
+    monkeypatch.setattr(cases, "INTEGERS", tmp_path / "integers.json")
+    cases.INTEGERS.write_text(json.dumps(stored))
+    with pytest.raises(AssertionError, match="greater: 1 differ"):
+        cases._same_integers("l1")
+    monkeypatch.setattr(cases, "ENTITIES", 300)
+    for name in cases.QUERIES:
+        monkeypatch.setitem(cases.QUERIES, name, (16, 32))
+        ours = cases._counted(name)
+        with ops.use_backend("reference"):
+            assert cases._counted(name) == ours
+
+
+@compiles
+def test_kernels_of_rates_make_what_is_counted(load):
+    """A thread of 128 makes its numbers' roots, or minima, in a turn."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    rates = load("lib.gpu_rates")
+    types = {"p_out": "*fp32", "turns": "i32", "LANES": "constexpr"}
+    for name, instruction in (("roots", "sqrt.approx"), ("halves", "min.f16x2")):
+        source = ASTSource(getattr(rates, name), types, {"LANES": rates.LANES})
+        code = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+        assert code.asm["ptx"].count(instruction) == rates.LANES // 128
+
+
+def test_the_page_has_times_and_outcomes(load, tmp_path):
+    shutil.copy(ROOT / "benchmarks" / "results" / "static-step-counts.json", tmp_path)
+    timing = {"median": 0.0125, "min": 0.012, "max": 0.013, "rounds": 9}
+    lines = [{"step": "rates", "case": "roots", "seconds": timing}, {"step": "cut", "error": "so"}]
+    lines.append({"step": "cut", "left_out": "no time was left"})
+    (tmp_path / "h-cases.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    names = {"torch": "1", "triton": "2", "kgfast": "3"}
+    machine = {"name": "H", "driver": "4", "cuda": "5"}
+    about = {"command": "make gpu", "machine": machine, "versions": names}
+    (tmp_path / "h-summary.json").write_text(json.dumps(about))
+    text = load("lib.pages.tables").gpu(tmp_path)
+    assert re.search(r"\| rates: roots \| 12.5 ms \|", text), text
+    assert re.search(r"\| `cut` \| 1 \| 1 \|", text), text
 
 
 def program(folder, text):
@@ -139,8 +178,8 @@ def program(folder, text):
 
 
 CASES = """
-for place in range(int(sys.argv[3]), 4):
-    line = {"step": sys.argv[1], "case": str(place)}
+for place in range(int(sys.argv[2]), 4):
+    line = {"step": "rates", "case": str(place)}
     print(json.dumps(line | {"begins": place}), flush=True)
     if place == 1:
         os.kill(os.getpid(), 11)
@@ -151,15 +190,25 @@ for place in range(int(sys.argv[3]), 4):
 """
 
 
-def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypatch):
+def test_a_case_that_ends_its_process_ends_no_other(gpu, run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "PROGRAM", program(tmp_path, CASES))
-    outcome = run.cases("checks", ["dot"], 60)
-    lines = [json.loads(it) for it in (tmp_path / "h200-cases.jsonl").read_text().splitlines()]
-    assert [it["case"] for it in lines] == ["0", "1", "2", "3"]
-    errors = [it.get("error") for it in lines]
+    outcomes = run.cases({"rates": 60, "cut": 60}, time.time() + 60)
+    lines = [json.loads(text) for text in (tmp_path / "h200-cases.jsonl").read_text().splitlines()]
+    assert [line["case"] for line in lines] == ["0", "1", "2", "3"]
+    errors = [line.get("error") for line in lines]
     assert errors == [None, "ended its process: exit code -11", "of the device", None]
-    assert outcome.verdict == "FAILED: 2 of 4 cases"
-    assert outcome.is_bad
+    assert capsys.readouterr().out.count("rates: ") == 4  # each line as it comes
+    assert outcomes["rates"]["verdict"] == "FAILED: 2 of 4 cases"
+    assert outcomes["cut"]["verdict"] == "FAILED: 0 of 0 cases"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(60, "good"), (0.5, "STOPPED: no time for 2 of 2")])
+def test_a_step_ends_at_its_limit(gpu, load, monkeypatch, left, verdict):
+    cases = load("lib.gpu_cases")
+    lines = [cases.run(dict, time.time() + left) for _ in range(2)]
+    assert gpu.outcome_of(lines)["verdict"].startswith(verdict)
+    assert "void" not in cases.run(lambda: 1 / 0, time.time() + 60)
+    assert cases.run(lambda: 1 / 0, time.time() + 60)["error"].startswith("ZeroDivisionError")
 
 
 def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path):
@@ -176,16 +225,16 @@ def test_a_command_says_how_it_ended(gpu, run, monkeypatch):
     sleeps = "import subprocess; print('begins', flush=True); subprocess.run(['sleep', '60'])"
 
     def verdict(code, seconds=60):
-        return run.command([sys.executable, "-c", code], seconds).verdict
+        return run.step("", [sys.executable, "-c", code], seconds)["verdict"]
 
     started = time.monotonic()
     assert verdict("import os, sys; assert os.environ['A'] + sys.stdin.read() == 'works'") == "good"
     assert verdict("print('broken'); raise SystemExit(3)") == "FAILED: exit code 3"
-    assert verdict(sleeps, 1.0) == "STOPPED: over its time"
+    assert verdict(sleeps, 6.0) == "STOPPED: over its time"
     assert time.monotonic() - started < 30
-    assert run.command(["no-such-tool"], 9).verdict == "left out: no-such-tool is not installed"
-    with run.log() as log:
-        assert "broken\n" in Path(log.name).read_text()
+    assert run.step("", ["no-such-tool"], 9)["verdict"] == "left out: needs no-such-tool"
+    assert run.step("", [sys.executable], 4)["verdict"] == "left out: no time was left"
+    assert "broken\n" in Path(f"{run.files}-log.txt").read_text()
 
 
 def test_without_a_gpu_it_says_so(gpu, monkeypatch):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.columns import (
+    CASE_TIMES,
     CASES,
     CLASSES,
     CROP_RANKS,
@@ -217,8 +218,10 @@ def gpu(folder: Path) -> str:
     for path in sorted(folder.glob("*-cases.jsonl")):
         summary = path.with_name(path.name.replace("cases.jsonl", "summary.json"))
         cases = [json.loads(line) for line in path.read_text().splitlines()]
-        scores = dict.fromkeys(it["case"].split(":")[0] for it in cases if it["step"] == "kernels")
-        parts += ["", *markdown(CASES, [_on_device(score, cases) for score in scores]), ""]
+        if timed := [line for line in cases if "seconds" in line]:
+            parts += ["", *markdown(CASE_TIMES, timed)]
+        steps = dict.fromkeys(line["step"] for line in cases)
+        parts += ["", *markdown(CASES, [_of_step(step, cases) for step in steps]), ""]
         told = (
             "`{command}` on {machine[name]}, driver {machine[driver]}, CUDA {machine[cuda]}: "
             "torch {versions[torch]}, triton {versions[triton]}, kgfast {versions[kgfast]}."
@@ -227,19 +230,12 @@ def gpu(folder: Path) -> str:
     return "\n".join(parts)
 
 
-def _on_device(score: str, cases: list[Row]) -> Row:
-    """Count the cases of a score that ran on a device, and find the largest error."""
-    own = [it for it in cases if it["case"].startswith(f"{score}: ")]
-    errors = [it["relative_error"] for it in own if "relative_error" in it]
-    checks = [it for it in own if it["step"] == "checks"]
-    return {
-        "score": score,
-        "launched": sum(it["step"] == "kernels" for it in own),
-        "equal": sum("relative_error" not in it for it in checks) or None,
-        "near": len(errors) or None,
-        "error": max(errors, default=None),
-        "failed": sum("error" in it for it in own),
-    }
+def _of_step(step: str, cases: list[Row]) -> Row:
+    """Count the cases of a step that ran on a device, and find the largest error."""
+    lines = [line for line in cases if line["step"] == step and "left_out" not in line]
+    errors = [line["relative_error"] for line in lines if "relative_error" in line]
+    failed = sum("error" in line for line in lines)
+    return {"step": step, "cases": len(lines), "failed": failed, "error": max(errors, default=None)}
 
 
 def sampled(folder: Path) -> str:
