@@ -1,13 +1,12 @@
 """The steps of CONTRIBUTING.md add a score: a copy of the tree in which they are followed works."""
 
 import os
-import re
 import shutil
 
 import pytest
 
 from kgfast.kernels import cpu
-from support.copies import python, write
+from support.copies import python, steps, write
 from support.paths import ROOT
 
 COPIED = ("benchmarks", "configs", "kernels", "kgfast", "tests", "tools")
@@ -111,15 +110,8 @@ FOURTH: tl.constexpr = tl.constexpr(Term.FOURTH.number)
 }
 
 
-def steps() -> list[str]:
-    """Return the files that the steps begin with."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    section = text.split("## Add a score\n")[1].split("\n## ")[0]
-    return re.findall(r"^\d\. `([\w/.]+)`", section, re.MULTILINE)
-
-
 def test_the_steps_are_those_followed_here():
-    assert steps() == list(EDITS)
+    assert steps("Add a score") == list(EDITS)
     assert len(EDITS) <= 5
 
 
@@ -132,7 +124,7 @@ def test_a_score_that_was_added_is_served_by_every_backend(tmp_path):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path)
-    for name in steps():
+    for name in steps("Add a score"):
         write(tmp_path / name, EDITS[name])
     env = dict(os.environ)
     if shutil.which("ccache") and "CC" not in env:

@@ -97,7 +97,7 @@ def given_of(score, batch, rows, dim, is_indexed, **options: Any):
 
 
 @EITHER
-@engines(*ON_CPU, scores=ALL_SCORES)
+@engines("reference", *ON_CPU, scores=ALL_SCORES)
 def test_bits_do_not_depend_on_threads(engine, score, is_indexed):
     """Pools of 700 come in several ranges of terms."""
     problem, index, grad = given_of(score, 70, 50 if is_indexed else 700, 33, is_indexed)

@@ -69,16 +69,9 @@ def test_long_lists_are_counted_in_parts(engine, monkeypatch):
     monkeypatch.setattr(lists, "PAIRS", 50)
     generator = torch.Generator().manual_seed(0)
     table = torch.randint(-2, 3, (3000, 4), generator=generator).float()
-    own = Lists(
-        torch.tensor([0, 2999, 3000, 5990]),
-        torch.cat(
-            [
-                torch.randperm(3000, generator=generator)[:2999],
-                torch.tensor([5]),
-                torch.randperm(3000, generator=generator)[:2990],
-            ]
-        ),
-    )
+    one, other = (torch.randperm(3000, generator=generator)[:it] for it in (2999, 2990))
+    ids = torch.cat([one, torch.tensor([5]), other])
+    own = Lists(torch.tensor([0, 2999, 3000, 5990]), ids)
     args = (table[:3], table, torch.tensor([0, 5, 9]), *no_known(3), "l1")
     expected = expected_counts(args, own)
     best = expected_best((*args[:2], 7, *args[3:]), own)

@@ -1,7 +1,6 @@
 """Ranks of every engine: the reference's integers, whatever is ranked and however it is asked."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
+from support import flat
 from support.engines import (
     INTERPRETED,
     ISAS,
@@ -24,7 +24,7 @@ from support.engines import (
     packed,
 )
 from support.flat import reference
-from support.forked import printed_by
+from support.memory import PeakMemory
 from support.problems import (
     RSCF_SCORES,
     SCORES,
@@ -528,8 +528,6 @@ def test_nothing_to_rank(engine):
 
 # The CPU alone.
 
-needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-
 
 @engines(*ISAS, "baseline")
 @pytest.mark.parametrize("consumer", ["rank_counts", "topk"])
@@ -545,28 +543,14 @@ def test_offsets_beyond_two_to_the_31(engine, consumer):
         assert_same(getattr(engine, consumer)(queries, table, *ends, "rotate"), expected)
 
 
-@needs_extension
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 def test_peak_memory_beyond_the_inputs():
-    script = """
-        import ctypes, torch
-        from support.flat import cpu
-        torch.set_num_threads(2)
-        ctypes.CDLL(None).mallopt(-3, 65536)  # M_MMAP_THRESHOLD: freed memory goes back
-        def resident(field):
-            lines = open("/proc/self/status").read().splitlines()
-            return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
-        def known(batch):
-            return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-        for batch, rows, width in [(4096, 500, 1_024), (64, 200_000, 64)]:
-            table, queries = torch.randn(rows, width), torch.randn(batch, width)
-            targets = torch.arange(batch) % rows
-            cpu.rank_counts(queries[:2], table[:100], targets[:2] * 0, *known(2), "rotate")
-            open("/proc/self/clear_refs", "w").write("5")
-            before = resident("VmRSS")
-            cpu.rank_counts(queries, table, targets, *known(batch), "rotate")
-            print(resident("VmHWM") - before)
-    """
-    peaks = [float(line) for line in printed_by(script).split()]
-    assert len(peaks) == 2
-    assert max(peaks) <= 64
+    for batch, rows, width in ((4096, 500, 1_024), (64, 200_000, 64)):
+        table, queries = torch.randn(rows, width), torch.randn(batch, width)
+        targets = torch.arange(batch) % rows
+        few = queries[:2], table[:100], targets[:2] * 0
+        with threads(2):
+            flat.cpu.rank_counts(*few, *no_known(2), "rotate")
+            with PeakMemory("cpu") as peak:
+                flat.cpu.rank_counts(queries, table, targets, *no_known(batch), "rotate")
+        assert peak.bytes <= 64 << 20

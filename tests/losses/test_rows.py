@@ -6,6 +6,7 @@ import torch
 from kgfast import Candidates, RowGradients, losses
 from kgfast.models import DistMult
 from kgfast.training.objective import Objective
+from support.loss_models import Biased
 from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 
 FILTERED = {"use_rscf": True}
@@ -25,15 +26,6 @@ MODELS = {
 }
 
 
-class Biased(DistMult):
-    """DistMult with a bias per entity, which trains, and a gamma."""
-
-    gamma = 1.5
-
-    def candidates(self, side):
-        return Candidates(self.entity, self.bias)
-
-
 class Transformed(DistMult):
     """DistMult whose candidates are not rows of the table but made of them."""
 
@@ -46,8 +38,6 @@ def made(name):
     model = trainer_of(**MODELS[name]).model
     if name == "gamma and bias":
         model.__class__ = Biased
-        bias = torch.linspace(-1, 1, model.num_entities)
-        model.bias = torch.nn.Parameter(bias)
     if name == "computed":
         model.__class__ = Transformed
     return model

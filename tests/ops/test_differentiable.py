@@ -31,7 +31,6 @@ from support.operators import (
     served,
 )
 from support.problems import DTYPES, RSCF_SCORES, SCORES, cast, strided
-from support.sampled import threads
 
 EACH = pytest.mark.parametrize("name", NAMES)
 EACH_SCORED = pytest.mark.parametrize("name", SCORED)
@@ -94,19 +93,6 @@ def test_a_bias_for_all_gets_the_sum(name):
     total, each = (gradients(*it)[0] for it in zip(results, (one, many), strict=True))
     assert total.shape == (1,)
     torch.testing.assert_close(total, each.sum(0, keepdim=True), rtol=1e-5, atol=1e-6)
-
-
-@EACH
-@pytest.mark.parametrize("score", ["dot", "rotate"])
-@pytest.mark.usefixtures("backend")
-def test_two_runs_are_bit_equal_for_any_number_of_threads(name, score):
-    tensors, runs = operands(name, score, dim=70), []
-    for count in (1, 2, 2, 3):
-        with threads(count):
-            result = served(name, tensors, score)
-            runs.append([result, *gradients(result, tensors)])
-    for other in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, runs[0], strict=True))
 
 
 @EACH

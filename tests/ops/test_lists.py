@@ -60,13 +60,3 @@ def test_rows_are_not_gathered():
     with PeakMemory("cpu") as peak:
         ranked(table, ids, torch.arange(256))
     assert peak.bytes < 32 << 20
-
-
-def test_what_is_not_finite_is_named_where_it_takes_part(backend):
-    table = torch.randn(8, 4)
-    table[5, 0] = torch.nan
-    ids = torch.tensor([[0, 1], [2, 6], [3, 4]])
-    ranked(table, ids, torch.arange(3))
-    ids[1, 1] = 5
-    with pytest.raises(ValueError, match="candidates: row 5 holds a NaN"):
-        ranked(table, ids, torch.arange(3))

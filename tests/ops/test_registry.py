@@ -6,23 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgfast.kernels.operands import Known, Operands
 from kgfast.ops import registry
-from kgfast.ops.registry import OPERATORS, Operator, operator
-from kgfast.ops.run import operands_of
+from kgfast.ops.registry import OPERATORS, operator
 
 NAMES = sorted(OPERATORS)
 KEYS = ("CompositeExplicitAutograd", "Meta")
-
-
-def halve(value: Tensor, count: int, other: Tensor | None) -> Tensor:
-    return value / 2
-
-
-@pytest.fixture
-def op():
-    yield Operator("halve_of_a_test", halve)
-    forget("halve_of_a_test")
 
 
 def forget(name: str) -> None:
@@ -40,29 +28,6 @@ def test_what_torch_knows_of_an_operator(name):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(found._name, key), key
     assert not found._schema.is_mutable
     assert all(it.alias_info is None for it in (*found._schema.arguments, *found._schema.returns))
-
-
-def test_annotations_are_the_schema(op):
-    schema = str(torch.ops.kgfast.halve_of_a_test.default._schema)
-    assert schema.endswith("(Tensor value, SymInt count, Tensor? other) -> Tensor")
-
-
-def test_a_structure_is_taken_apart_and_built_again():
-    @operator("structures_of_a_test")
-    def body(operands: Operands, known: Known | None, k: int) -> Tensor:
-        seen.append((operands, known, k))
-        return operands.queries + k
-
-    seen: list[tuple] = []
-    queries, table, ids = torch.ones(2, 3), torch.ones(4, 3), torch.arange(2)
-    given = operands_of(queries, table, "l1", torch.ones(1), dims=[1, 2])
-    for known in (None, Known(ids, ids)):
-        assert body(given, k=5, known=known)[0, 0] == 6
-        operands, answers, k = seen.pop()
-        assert (operands.score, operands.dims, k) == (given.score, (1, 2), 5)
-        assert operands.table.data_ptr() == table.data_ptr()
-        assert answers is known or torch.equal(answers.indices, ids)
-    forget(body.name)
 
 
 def test_a_gradient_gets_kept_results_and_arguments_by_name():
@@ -89,10 +54,6 @@ def test_a_gradient_gets_kept_results_and_arguments_by_name():
     assert value.grad.tolist() == [3.0, 3.0]
     for name in ("scale_of_a_test", "scale_of_a_test_backward"):
         forget(name)
-
-
-def test_a_result_without_a_gradient_requires_none(op):
-    assert not op(torch.ones(2, requires_grad=True), 1, None).requires_grad
 
 
 def test_the_compiler_does_not_look_into_an_operator():

@@ -1,9 +1,19 @@
 """Copies of the tree, in which steps of CONTRIBUTING.md are followed."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from support.paths import ROOT
+
+
+def steps(title: str) -> list[str]:
+    """Return the files that the steps below a heading of CONTRIBUTING.md begin with."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.split(f"## {title}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\d\. `([\w/.<>]+)`", section, re.MULTILINE)
 
 
 def write(path: Path, edits: Mapping[str, str]) -> None:
