@@ -116,14 +116,7 @@ def _topk(candidate_subset: Any, **given: Any) -> Any:
 
 def _whole(name: str) -> Callable[..., Any]:
     def call(model: Any, anchors: Any, relation_ids: Any, targets: Any, **given: Any) -> Any:
-        return getattr(kgfast.losses, name)(model, anchors, relation_ids, targets, **given)
-
-    return call
-
-
-def _sampled(name: str) -> Callable[..., Any]:
-    def call(model: Any, triples: Any, negatives: Any, **given: Any) -> Any:
-        return getattr(kgfast.losses, name)(model, triples, negatives, **given)
+        return getattr(kgfast.losses, name)(model, (anchors, relation_ids), targets, **given)
 
     return call
 
@@ -133,7 +126,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "topk": _topk,
     "KnownTriples": lambda triples: kgfast.KnownTriples(triples),
     **{name: _whole(name) for name in ("bce", "cross_entropy")},
-    **{name: _sampled(name) for name in ("nssa", "margin", "logistic")},
+    **{name: getattr(kgfast.losses, name) for name in ("nssa", "margin", "logistic")},
 }
 
 

@@ -6,9 +6,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu.views import Machine, arguments_of
+from kgfast.kernels.reference import canonical
 from kgfast.kernels.scores import get_score
 from support.engines import ISAS, engines, examples
-from support.flat import canonical_scores
+from support.flat import canonical_scores, operands_of
 from support.problems import (
     RSCF_SCORES,
     RSCF_TABLES,
@@ -19,7 +22,6 @@ from support.problems import (
     moving_queries,
     table_of,
 )
-from support.sweeps import sweep_errors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SEEDS = st.integers(0, 2**31 - 1)
@@ -38,6 +40,41 @@ def errors_of(engine, queries, table, score, widths=None, factor=None) -> Errors
     found, allowed = swept_distances(score, queries, table, factor)
     exact = -canonical_scores(queries[:, None], table[None], score, None, factor)
     return found.double(), exact, allowed(exact)
+
+
+def sweep_errors(isa_name, queries, table, score, widths, factor) -> Errors:
+    """Return the middles of a sweep's intervals, canonical distances, and half the lengths.
+
+    Each is ``[C, B, N]``.
+    """
+    operands = operands_of(queries, table, score, factor=factor)
+    facts = operands.score
+    shape = (len(widths), len(queries), len(table))
+    recorded = torch.empty((2, *shape))
+    targets = torch.zeros(len(queries), dtype=torch.int64)
+    cpu.extension.rank_counts(
+        Machine(isa_name, 1, 0),
+        arguments_of(operands, None)[1],
+        widths,
+        targets,
+        *(None, None, None, None),
+        nan_worst=True,
+        counts=None,
+        pairs=None,
+        recorded=recorded,
+    )
+    low, high = recorded.double()
+    planes = operands.query_planes
+    exact = [
+        -canonical.canonical_scores(
+            canonical.crop(queries, facts, dim, planes)[:, None],
+            canonical.crop(table, facts, dim),
+            facts,
+            factor=None if factor is None else factor[:, :dim],
+        )
+        for dim in widths
+    ]
+    return (low + high) / 2, torch.stack(exact), (high - low) / 2
 
 
 def assert_within(errors: Errors) -> None:

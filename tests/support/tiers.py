@@ -1,6 +1,7 @@
 """The CPU backend with tiers that a test names, held against what it computes without."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from torch import Tensor
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu.panels import pack
 from kgfast.kernels.cpu.tiers import serving as serving
+from kgfast.kernels.operands import Panels, Prepared
+from kgfast.kernels.scores import get_score
 
 INT8, BYTES = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
@@ -34,6 +38,14 @@ def in_a_line() -> str:
     """Say by which tiers tests have run here."""
     own = f", beside {cpu.isa()}" if cpu.is_available() else ""
     return f"kgfast: tiers here: {', '.join(found()) or 'none'}{own}"
+
+
+def packed(table: Tensor, score: str, bias: Tensor | None = None) -> Prepared:
+    """Pack candidates, all of which can be."""
+    prepared = Prepared(table, get_score(score), bias)
+    panels = pack(prepared)
+    assert isinstance(panels, Panels), panels
+    return replace(prepared, panels=panels)
 
 
 def pairs_of(call: Callable[[], Results]) -> tuple[list[int], Results]:

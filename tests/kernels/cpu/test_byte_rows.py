@@ -1,21 +1,18 @@
 """Rows as bytes, of distances: few queries find the same best candidates, also among near ties."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu.panels import pack
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.engines import ISAS
 from support.problems import TABLES, cast, table_of
 from support.sampled import threads
-from support.tiers import BYTES, FORCED, needs_tier, serving
+from support.tiers import BYTES, FORCED, needs_tier, packed, serving
 
 SCORES = ("l1", "l2", "rotate")
 KINDS = (*TABLES, "outlier")
@@ -37,13 +34,6 @@ def rows_of(kind: str, rows: int, dim: int, seed: int = 0) -> torch.Tensor:
         values = torch.randn(rows, dim, generator=generator)
         return values * 10.0 ** torch.randint(-3, 4, (rows, 1), generator=generator)
     return cast(table_of(kind, rows, dim, generator, torch.float32), torch.float32)
-
-
-def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) -> Prepared:
-    prepared = Prepared(table, get_score(score), bias)
-    panels = pack(prepared)
-    assert "bytes" in panels.tensors, panels
-    return replace(prepared, panels=panels)
 
 
 def best_of(queries, plain, own, k, known=None, checks=CHECKS):

@@ -9,20 +9,14 @@ from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.panels import pack
-from kgfast.kernels.operands import Known, Operands, Panels, Prepared
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.problems import no_known
-from support.tiers import FORCED, INT8, lacks, serving
+from support.tiers import FORCED, INT8, lacks, packed, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 CHECKS = Checks(deferred=False)
-
-
-def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) -> Prepared:
-    panels = pack(Prepared(table, get_score(score)))
-    assert isinstance(panels, Panels), panels
-    return Prepared(table, get_score(score), bias, panels=panels)
 
 
 def counts_of(operands: Operands, targets: torch.Tensor, known: Known) -> torch.Tensor:
