@@ -47,6 +47,10 @@ class Case:
     def ids(self, count: int, *shape: int) -> torch.Tensor:
         return torch.randint(max(1, count), shape, generator=self.generator, dtype=torch.int64)
 
+    def triples(self, count: int, entities: int, relations: int) -> torch.Tensor:
+        columns = [self.ids(size, count) for size in (entities, relations, entities)]
+        return torch.stack(columns, 1)
+
 
 def expect(holds: bool, message: str) -> None:
     """Raise :class:`Wrong` unless a promise holds."""

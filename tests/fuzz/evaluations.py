@@ -3,6 +3,7 @@
 The model's queries and factors are recorded as the call asks for them: ranks are exact given these.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -176,11 +177,7 @@ def drawn_graph(
     case: Case, entities: int, relations: int
 ) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
     """Draw triples to rank, the index of known ones or none, and those as a set."""
-
-    def triples(count: int) -> Tensor:
-        columns = case.ids(entities, count), case.ids(relations, count), case.ids(entities, count)
-        return torch.stack(columns, 1)
-
+    triples = partial(case.triples, entities=entities, relations=relations)
     hrt = triples(case.choice((0, 1, 2, 7, 20)))
     if case.chance(0.3):
         return hrt, None, set()

@@ -24,7 +24,7 @@ def sampled(case: Case) -> None:
     side, name = case.choice(SIDES), case.choice(SAMPLED)
     name = "med" if drawn.dims is not None and case.chance(0.8) else name
     model, batch = drawn.model, case.pick.randint(1, 12)
-    hrt = _triples(case, model, batch)
+    hrt = case.triples(batch, model.num_entities, model.num_relations)
     columns = case.pick.randint(1, 20)
     pool = case.chance(0.4)
     negatives = case.ids(model.num_entities, *((columns,) if pool else (batch, columns)))
@@ -69,7 +69,7 @@ def whole(case: Case) -> None:
         return
     model, side = drawn.model, case.choice(SIDES)
     batch, count = case.pick.randint(1, 12), model.num_entities
-    hrt = _triples(case, model, batch)
+    hrt = case.triples(batch, model.num_entities, model.num_relations)
     anchors, targets = (hrt[:, 0], hrt[:, 2]) if side == "tail" else (hrt[:, 2], hrt[:, 0])
     reduction, smoothing = case.choice(("mean", "sum", "none")), case.choice((0.0, 0.2))
     name = case.choice(("bce", "cross_entropy"))
@@ -115,6 +115,7 @@ def _compare(
     sizes = _sizes(right, exact, noted[0])
     for result in (loss, right, rough):
         result.sum().backward()
+    spread = 16.0 * (1 + float(rough.detach().abs().max()))
     for table, parameter in models.parameters_of(drawn).items():
         if exact[table].grad is None:
             continue
@@ -124,7 +125,6 @@ def _compare(
         right_grad, rough_grad = exact[table].grad, plain[table].grad
         size = sum(it.get(table, 0.0) for it in (sizes, noted[1], drawn.cancelling))
         remains = dense.CANCELLING * 2.0**-24 * size
-        spread = _spread(rough)
         dense.close(close, got, right_grad, rough_grad, largest=spread, remains=remains)
 
 
@@ -144,10 +144,6 @@ def _sizes(
         name: 0.0 if it is None else float(it.abs().max())
         for name, it in zip(leaves, grads, strict=True)
     }
-
-
-def _spread(loss: Tensor) -> float:
-    return 16.0 * (1 + float(loss.detach().abs().max()))
 
 
 def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
@@ -237,9 +233,3 @@ def _med(
 
 def _huber(x: Tensor) -> Tensor:
     return torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5)
-
-
-def _triples(case: Case, model: Any, batch: int) -> Tensor:
-    entities, relations = model.num_entities, model.num_relations
-    columns = case.ids(entities, batch), case.ids(relations, batch), case.ids(entities, batch)
-    return torch.stack(columns, 1)

@@ -17,14 +17,8 @@ FAST = (
         *(f"test_{it}.py" for it in ("ranks", "lists", "bounds")),
     ),
     (
-        "triton/test_best.py",
-        "triton/test_compose.py",
-        "triton/test_in_place.py",
-        "triton/test_med.py",
-        "triton/test_negatives.py",
-        "triton/test_scores.py",
-        "triton/test_split.py",
-        "triton/test_updates.py",
+        *(f"triton/test_{it}.py" for it in ("best", "compose", "in_place", "med")),
+        *(f"triton/test_{it}.py" for it in ("negatives", "scores", "split", "updates")),
     ),
 )
 SLOW = (

@@ -1,28 +1,25 @@
 """Numbers that are not finite: the same rule for every operator, backend and score."""
 
-import os
-
 import pytest
 import torch
 
 from kgfast import DistMult, TransE, losses, ops
 from kgfast.kernels import cpu
+from support.engines import INTERPRETED
 from support.interpreted import run_interpreted
 from support.problems import SCORES
 
 INF, NAN = float("inf"), float("nan")
 B, N, WIDTH = 3, 9, 4
-BACKENDS = ["reference", "cpu", "triton"]
+ELSEWHERE = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["reference", "cpu", pytest.param("triton", marks=ELSEWHERE)])
 def backend(request):
     """Each backend; Triton's kernels where they are interpreted (test_triton_* run those)."""
     name = request.param
     if name == "cpu" and not cpu.is_available():
         pytest.skip("the extension is not built")
-    if name == "triton" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("needs TRITON_INTERPRET=1")
     with ops.use_backend(name):
         yield name
 
@@ -205,6 +202,6 @@ def test_sampled_losses_name_the_row(backend, value, pool):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
+@pytest.mark.skipif(INTERPRETED, reason="it is that run")
 def test_the_kernels_of_triton_interpreted():
     run_interpreted("", __file__)

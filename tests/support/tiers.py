@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -27,11 +26,6 @@ def found() -> tuple[str, ...]:
 def lacks(*names: str) -> str:
     """Say that this machine or build has none of some tiers; nothing where it has one."""
     return "" if set(names) & set(found()) else f"this machine or build has no {' or '.join(names)}"
-
-
-def needs_tier(name: str) -> pytest.MarkDecorator:
-    """Skip where this machine or build lacks a tier."""
-    return pytest.mark.skipif(bool(lacks(name)), reason=lacks(name) or "it is here")
 
 
 def in_a_line() -> str:

@@ -12,13 +12,13 @@ from kgfast.ops import run
 from support.engines import ISAS
 from support.problems import TABLES, cast, table_of
 from support.sampled import threads
-from support.tiers import BYTES, FORCED, needs_tier, packed, serving
+from support.tiers import BYTES, FORCED, lacks, packed, serving
 
 SCORES = ("l1", "l2", "rotate")
 KINDS = (*TABLES, "outlier")
 CHECKS = Checks(deferred=False)
 
-pytestmark = needs_tier("bytes")
+pytestmark = pytest.mark.skipif(bool(lacks("bytes")), reason=lacks("bytes") or "it is here")
 
 
 @pytest.fixture(params=ISAS, autouse=True)
