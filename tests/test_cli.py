@@ -95,15 +95,6 @@ class TestTrain:
         assert result.stderr == f"{folder} holds no checkpoint: the run begins again at step 0\n"
         assert RunFolder(folder).read_result()["steps"] == STEPS
 
-    def test_a_finished_run_goes_on_for_more_steps(self, config, tmp_path):
-        words = ["train", "-c", config, "--run", tmp_path / "run"]
-        assert run(*words).exit_code == 0
-        more = run(*words, "--resume", "--set", "train.steps=8")
-        assert more.exit_code == 0, more.stderr
-        assert more.stderr.splitlines()[0].endswith("/run; resumed after step 6")
-        assert "8 steps in" in " ".join(more.stdout.split())
-        assert Config.from_yaml(tmp_path / "run" / "config.yaml").train.steps == 8
-
     def test_resuming_with_another_config(self, trained, config):
         words = ["train", "-c", config, "--run", trained[0], "--resume", "--set", "optim.lr=0.5"]
         line = error_of(*words)
@@ -195,13 +186,6 @@ class TestPredict:
         assert [(it["tail"], it["score"]) for it in found] == top[0]
         assert all((it["head"], it["relation"]) == ("e3", "next") for it in found)
         assert "e4" not in [it["tail"] for it in found]  # a known answer
-
-    def test_known_answers_too(self, trained):
-        words = [trained[0], "--head", "e3", "--relation", "next", "--k", 99]
-        assert len(self.answers(*words)[0]) == 11
-        found = self.answers(*words, "--include-known")[0]
-        assert len(found) == 12
-        assert "e4" in [it["tail"] for it in found]
 
     def test_heads_and_several_queries(self, trained):
         words = ["--tail", "e1", "--tail", "e2", "--relation", "next", "--relation", "previous"]

@@ -9,33 +9,15 @@ from support.small_runs import merged, sections_of_table
 
 FILES = sorted(ROOT.glob("configs/**/*.yaml"))
 DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237", "codex-m": "codex-m"}
+OF_DATASETS = [path for path in FILES if path.parent.name in DATASETS]
 WITH_MED = ("wn18rr", "fb15k237")
-EXPECTED = {
-    *(f"wn18rr/{name}" for name in ("rotate", "rotate_fast", "transe", "complex", "distmult")),
-    *(f"fb15k237/{name}" for name in ("rotate", "transe", "complex", "distmult")),
-    *("wn18rr/conve", "fb15k237/conve"),
-    *(
-        f"{dataset}/rotate_{name}"
-        for dataset in WITH_MED
-        for name in ("med", "rscf", "med_rscf", "med_rscf_80d")
-    ),
-    "wn18rr/rotate_med_640d",
-    *(
-        f"codex-m/{name}"
-        for name in ("complex_n3", "conve", "distmult", "rescal_dura", "rotate", "transe")
-    ),
-}
 
 
 def name_of(path):
     return path.relative_to(ROOT / "configs").with_suffix("").as_posix()
 
 
-def test_all_are_there():
-    assert {name_of(path) for path in FILES} >= EXPECTED
-
-
-@pytest.mark.parametrize("path", [path for path in FILES if name_of(path) in EXPECTED], ids=name_of)
+@pytest.mark.parametrize("path", OF_DATASETS, ids=name_of)
 def test_loads_and_says_what_it_is(path):
     config = Config.from_yaml(path, ["dataset.root=elsewhere"])
     assert config.dataset.name == DATASETS[path.parent.name]

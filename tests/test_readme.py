@@ -23,16 +23,6 @@ def test_it_is_short_and_says_first_how_to_rank_measure_and_test():
         assert name in first
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["med_rscf", "influence", "heads", "paths", "official", "recbole", "siglip", "retrieval"],
-)
-def test_who_ran_out_of_memory_finds_the_page_in_two_clicks(page):
-    (first,) = re.findall(r"\[Find your program\]\((.*?)\)", README)
-    assert README.index(first) == README.index("docs/")  # the first link of all
-    assert f"({page}.md)" in (ROOT / first).read_text()
-
-
 def clicks(path, words=""):
     """List the files to which text links of a page lead, those in lines that hold the words.
 

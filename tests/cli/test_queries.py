@@ -149,16 +149,3 @@ def test_known_triples_of_another_folder(trained, root, tmp_path):
     line = error_of(*words, "--known", tmp_path / "graph")
     assert "graph" in line
     assert "unknown name 'e55'" in line
-
-
-def test_labels_stand_beside_names(trained, asked, tmp_path):
-    tables = tmp_path / "tables"
-    assert run("export", trained, "--to", "safetensors", "--out", tables).exit_code == 0
-    (tables / "labels.tsv").write_text("e1\tBerlin\nnext\tis before\n")
-    words = asked("e1\tnext\n")
-    out = tmp_path / "a.jsonl"
-    assert run("predict", tables, *words, "--out", out).exit_code == 0
-    assert {(row["head_label"], row["relation_label"]) for row in rows_of(out)} == {
-        ("Berlin", "is before")
-    }
-    assert "e1 (Berlin)" in run("predict", tables, *words).stdout

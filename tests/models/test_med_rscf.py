@@ -121,15 +121,6 @@ def test_the_factor_is_made_once_and_only_one_is_held(monkeypatch):
     assert [left for *_, left in held] == [0, 0, 0, 0]
 
 
-def test_gradients_reach_everything():
-    rscf = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
-    med = MED(rscf, [2, 4, D], submodels_per_step=2)
-    loss = losses.med(med, TRIPLES, torch.randint(N, (5, 6)), dims=med.draw(1))
-    loss.backward()
-    without = [name for name, it in med.named_parameters() if it.grad is None or not it.grad.any()]
-    assert without == []
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_are_those_of_the_formula(shared):
     model, rscf = wrapped("rotate")

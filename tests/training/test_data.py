@@ -86,11 +86,6 @@ def test_inverses_make_tail_queries_of_everything():
     assert torch.equal(weights[: len(hrt)], weights[len(hrt) :])
 
 
-def test_no_triples_is_an_error():
-    with pytest.raises(ValueError, match="no training triples"):
-        Batches(torch.empty(0, 3, dtype=torch.int64), 4, 0)
-
-
 def test_weights_follow_their_triples():
     hrt = random_triples(40, 9, 2)
     weights = subsampling_weights(hrt)

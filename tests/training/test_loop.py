@@ -214,14 +214,6 @@ def test_early_stopping_needs_valid_triples(tmp_path):
     assert not (tmp_path / "last.safetensors").exists()
 
 
-def test_runs_do_not_overwrite_or_mix(tmp_path):
-    trainer_of(tmp_path, train={"steps": 2}).fit()
-    with pytest.raises(ValueError, match="holds a run"):
-        trainer_of(tmp_path, train={"steps": 2}).fit()
-    with pytest.raises(ValueError, match=r"another config: optim\.lr was 0\.02, is 0\.5"):
-        trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)
-
-
 def all_entities(mode="1vsall", **sections):
     name = "cross_entropy" if mode == "1vsall" else "bce"
     model = {"name": "complex", "gamma": 12.0}
