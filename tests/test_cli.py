@@ -100,30 +100,8 @@ class TestTrain:
         line = error_of(*words)
         assert line.endswith("was started with another config: optim.lr was 0.01, is 0.5")
 
-    def test_a_finished_run_stays_as_it_is(self, config, tmp_path):
-        words = ["train", "-c", config, "--run", tmp_path / "run"]
-        first = run(*words)
-        before = (tmp_path / "run" / "result.json").read_bytes()
-        again = run(*words, "--resume")
-        assert (again.exit_code, again.stdout) == (0, first.stdout)
-        assert again.stderr == f"{tmp_path / 'run'} was finished already, and stays unchanged\n"
-        assert (tmp_path / "run" / "result.json").read_bytes() == before
-
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("words", "line"),
-        [
-            (["-c", "CONFIG", "--set", "optim.lrr=1"], "did you mean optim.lr?"),
-            (["-c", "CONFIG", "--set", "dataset.name=x"], "error: no dataset x: neither "),
-            (["-c", "CONFIG", "--set", "dataset.name=x"], "set dataset.root to the folder that"),
-        ],
-        ids=str,
-    )
-    def test_training(self, config, tmp_path, words, line):
-        words = [config if word == "CONFIG" else word for word in words]
-        assert line in error_of("train", *words, "--run", tmp_path / "run")
-
     def test_debug_shows_the_traceback(self, tmp_path):
         result = run("train", "-c", tmp_path / "none.yaml", "--debug")
         assert isinstance(result.exception, FileNotFoundError)

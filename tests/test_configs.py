@@ -10,6 +10,7 @@ from support.small_runs import merged, sections_of_table
 FILES = sorted(ROOT.glob("configs/**/*.yaml"))
 DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237", "codex-m": "codex-m"}
 OF_DATASETS = [path for path in FILES if path.parent.name in DATASETS]
+assert len(OF_DATASETS) >= 26
 WITH_MED = ("wn18rr", "fb15k237")
 
 

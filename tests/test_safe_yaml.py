@@ -91,16 +91,8 @@ def test_nothing_reads_yaml_by_itself():
     assert readers == ["safe_yaml.py"]
 
 
-def config_error(text, tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
-        Config.from_yaml(path)
-    return str(error.value)
-
-
 def test_values_of_configs_are_cut(tmp_path):
-    long = "x" * 20_000
+    long, path = "x" * 20_000, tmp_path / "a.yaml"
     for text in (
         f"seed: {long}",
         f"{long}: 1",
@@ -110,5 +102,8 @@ def test_values_of_configs_are_cut(tmp_path):
         f"med: {{dims: [{'2, ' * 1000}1]}}",
         f"optim: [{'a, ' * 1000}1]",
     ):
-        for line in config_error(text, tmp_path).split("\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+            Config.from_yaml(path)
+        for line in str(error.value).split("\n"):
             assert len(line) <= SCREEN + len(str(tmp_path)), line[:200]

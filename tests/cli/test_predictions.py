@@ -44,15 +44,6 @@ def test_all_answers_above_a_score(trained):
     assert error_of("predict", trained, "--all", "--above", 0).endswith("not with --all")
 
 
-def test_relations_of_a_pair(trained):
-    found = lines_of("predict", trained, "--head", "e3", "--tail", "e5")
-    assert {it["relation"] for it in found} == {"next", "previous"}
-    assert all((it["head"], it["tail"]) == ("e3", "e5") for it in found)
-    assert found[0]["score"] >= found[1]["score"]
-    (new,) = lines_of("predict", trained, "--head", "e3", "--tail", "e4")
-    assert new["relation"] == "previous"
-
-
 def test_the_best_of_all_facts(trained):
     loaded = kgfast.load_run(trained)
     found = lines_of("predict", trained, "--all", "--k", 7)

@@ -153,7 +153,6 @@ BAD = {
     "relation": (ask(heads=0, relations=[0, 1]), ValueError, r"relations\[1\] .* 0 .. 0"),
     "lengths": (ask(heads=[0, 1], relations=[0, 0, 0]), ValueError, "one length; got 2 and 3"),
     "floats": (ask(heads=[0.5]), TypeError, "heads must be integers"),
-    "names": (ask(heads=["ann"]), TypeError, r"heads must be integers, got names: .* vocabulary="),
     "axes": (ask(heads=[[0]]), ValueError, "heads must have one axis"),
     "k": (ask(heads=0, k=0), ValueError, "k must be at least 1"),
     "k type": (ask(heads=0, k=1.0), TypeError, "k must be an int"),

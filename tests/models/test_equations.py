@@ -134,16 +134,6 @@ def test_query_dtypes(dtype):
     assert queries.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def test_tensors_are_held_without_copying():
-    entity, relation = tables(2 * D, D, torch.float32)
-    model = RotatE(entity, relation)
-    assert model.entity.data_ptr() == entity.data_ptr()
-    assert not model.entity.requires_grad
-    parameter = torch.nn.Parameter(entity)
-    assert RotatE(parameter, relation).entity is parameter
-    assert set(model.state_dict()) == {"entity", "relation"}
-
-
 def conve(**options):
     """Float64, with statistics and biases that are not those of a fresh model."""
     torch.manual_seed(3)

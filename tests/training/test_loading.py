@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch
 
 import kgfast
 from kgfast.models import TransE
@@ -48,23 +47,15 @@ def test_a_run_with_its_data(root):
     assert "with dataset ring" in repr(run)
 
 
-def test_a_moved_run_has_the_graph_that_it_stores(root, moved):
-    run, straight = kgfast.load_run(moved), kgfast.load_run(root / "run")
-    for split in ("train", "valid", "test"):
-        assert torch.equal(run.dataset.split(split).hrt, straight.dataset.split(split).hrt)
-    assert run.vocabulary.entities == straight.vocabulary.entities
-    assert torch.equal(run.ranks().greater, straight.ranks().greater)
-    assert "with dataset ring" in repr(run)
-    assert "without data" in repr(kgfast.load_run(moved, False))
-
-
 def test_a_moved_run_resumes_with_the_graph_that_it_stores(root, tmp_path):
     shutil.copytree(root / "run", tmp_path / "run")
     longer = {"train": RING_CONFIG["train"] | {"steps": 16}}
     trainer = ring_trainer(tmp_path / "gone", tmp_path / "run", **longer)
     assert trainer.fit(resume=True).steps == 16
     for place in (tmp_path / "gone", tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"no dataset ring: .* set dataset\.root"):
+        with pytest.raises(
+            FileNotFoundError, match=r"no dataset ring: neither .* set dataset\.root"
+        ):
             ring_trainer(place, tmp_path / "other")
 
 
@@ -89,7 +80,8 @@ def test_another_graph_is_an_error_unless_no_data_are_wanted(root, tmp_path):
     write_ring(tmp_path / "ring", [f"x{i}" for i in range(RING)], {"train": [("x0", "next", "x1")]})
     with pytest.raises(ValueError, match=r"ring is not the graph of this run: names, train, valid"):
         kgfast.load_run(root / "run", tmp_path)
-    assert kgfast.load_run(root / "run", False).dataset is None
+    alone = kgfast.load_run(root / "run", False)
+    assert (alone.dataset, "without data" in repr(alone)) == (None, True)
 
 
 @pytest.mark.parametrize(
