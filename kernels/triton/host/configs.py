@@ -126,7 +126,8 @@ def in_place_tile(score: Score, num_queries: int, arch: int) -> CropTile:
     rows in the cache. Four queries have half the candidates for complex rows on Blackwell, where
     the compiler takes more registers.
     """
-    queries = 4 if score.is_rscf else FEW_QUERIES // score.planes
+    planes = 2 if arch == 120 else score.planes  # sixteen queries of real rows would spill there
+    queries = 4 if score.is_rscf else FEW_QUERIES // planes
     if num_queries == 1:
         queries = 1
     few = 2 if arch >= 100 and score.planes == 2 else 4
