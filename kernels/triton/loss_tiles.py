@@ -1,8 +1,7 @@
 """Chunks of candidates: scores that a loss reduces, and slopes that become gradients.
 
-Distances are packed and swept like all_scores, and pulled like pairwise.py, except that sums of
-queries wait for the last chunk. Products are read in place and multiplied on tensor cores, forward
-and backward.
+Distances are packed and swept like all_scores. Products are read in place and multiplied on tensor
+cores. Slopes become gradients as in pairwise.py.
 """
 
 from dataclasses import replace
@@ -11,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..labels import LossNeed
-from ..operands import Operands
+from ..operands import Operands, Prepared
 from .device.losses import RowLabels, TileLoss, TileResults, Variant, tile_losses
 from .device.score_tiles import ScorePanels
 from .host import configs
 from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_queries
-from .host.matmul import BF16_MULTIPLE, Products, QueryProducts, precision_of
-from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
+from .host.matmul import BF16_MULTIPLE, Products, precision_of
+from .host.pull import blocks_of
 from .host.views import bias_of, form_of, packed_planes
 
 CHUNK_BYTES = 40 << 20  # bytes of slopes, and of packed candidates without other memory
@@ -35,7 +34,7 @@ def tiles_of(operands: Operands, arch: int, need: LossNeed) -> "Distances | Prod
 
 
 class Distances:
-    """Distances, packed and swept; ``sums`` are those of queries that wait for the last chunk.
+    """Distances, packed and swept; slopes are pulled in ``blocks`` of queries.
 
     A chunk is packed into its part of the table's gradient, if that is float32: the part has the
     size of the chunk, and is written after the chunk is scored.
@@ -53,8 +52,8 @@ class Distances:
         most = of_roots if operands.score.root else LOSS_REGISTERS
         self._swept = replace(swept, max_registers=most if arch else None)
         self.tile = swept.shape
-        queries, table = operands.queries, operands.table
-        self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
+        table = operands.table
+        self._pulled, self.blocks = operands.without_bias(), blocks_of(operands)
         self.of_table: Tensor | None = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
@@ -63,7 +62,7 @@ class Distances:
         elif need.table:
             self.of_table = table.new_empty(table.shape)
         if any(need):
-            has_totals = need.table and self._room is None and len(self._parts) > 1
+            has_totals = need.table and self._room is None and len(self.blocks) > 1
             scratch = CHUNK_BYTES - TOTAL_BYTES * has_totals
             width = scratch // (4 * count + (of_row if self._room is None else 0))
             if has_totals:
@@ -74,11 +73,6 @@ class Distances:
         height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
-        self.sums: QuerySums | None = None
-        self.of_queries: Tensor | None = None
-        if need.queries:
-            make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
-            self.of_queries = make(queries.shape, dtype=torch.float32)
 
     def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Pack the chunk, and the queries once if these fit the scratch; sweep."""
@@ -102,24 +96,9 @@ class Distances:
                 VARIANT=Variant(form_of(self._operands), self.tile, loss),
             )
 
-    def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """Pull in one launch, if queries are one block; slopes were divided if scores are roots."""
-        part, is_single = self._pulled.of_rows(chunk), len(self._parts) == 1
-        of_rows = None
-        if self.of_table is not None:
-            of_rows = RowSums(self.of_table[chunk], is_single=is_single)
-        for rows in self._parts:
-            block, grad, sums = part.of_queries(rows), self.of_queries, self.sums
-            whole = SlopeFactors(0, block.num_features, slopes[rows])
-            if grad is not None and sums is None:
-                sums = QuerySums(block, *whole[:2], self._arch, grad[rows], adds=not is_single)
-            pull(block, whole, sums, (of_rows, None), self._arch, is_first=not rows.start)
-            if is_single:
-                self.sums = sums
-            elif sums is not None:
-                sums.finish()
-        if of_rows is not None:
-            of_rows.finish()
+    def pulled(self, chunk: slice) -> Operands:
+        """Return the chunk's operands; slopes were divided if scores are roots."""
+        return self._pulled.of_rows(chunk)
 
 
 class ProductTiles:
@@ -132,6 +111,7 @@ class ProductTiles:
         self._operands, count = operands, operands.num_queries
         queries, table = operands.queries, operands.table
         self.of_table = table.new_empty(table.shape) if need.table else None
+        self.blocks = [slice(0, count)]
         dim, is_rounded = operands.num_features, operands.precision == "bf16"
         of_slope, of_row = 4, 0
         if is_rounded:
@@ -152,12 +132,6 @@ class ProductTiles:
         self._room: Tensor | None = None
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
-        self.sums: QueryProducts | None = None
-        self.of_queries: Tensor | None = None
-        if need.queries:
-            self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
-            most, depth = min(self.width, len(table)), self._products.product.depth
-            self.sums = QueryProducts(self.of_queries, most, depth)
 
     def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Multiply operands in place, or rounded operands."""
@@ -168,13 +142,10 @@ class ProductTiles:
         into = {"labels": labels, "result": result, "VARIANT": variant}
         self._products.launch(tile_losses, rows, bias_of(part), into)
 
-    def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """Multiply the slopes with the table's rows, and with the queries."""
-        if self.sums is not None:
-            self.sums.add(self._products, slopes, self._rows(chunk))
-        if self.of_table is not None:
-            of_rows, queries = self.of_table[chunk], self._products.queries
-            self._products.multiply(slopes, queries, of_rows, splits=0, adds=False)
+    def pulled(self, chunk: slice) -> Operands:
+        """Return the chunk's operands, rounded as :meth:`score` left them."""
+        rows = Prepared(self._rows(chunk), self._operands.score)
+        return Operands(self._products.queries, rows, None, self._operands.precision)
 
     def _rows(self, chunk: slice) -> Tensor:
         """Return rows of the chunk in place, or the rows that :meth:`score` rounded."""

@@ -23,7 +23,8 @@ from .device import losses as device
 from .device.finish import FINISHED_ROWS, SCALED, Finish, Totals
 from .device.losses import FACTS, LABELS, TileLoss, TileResults
 from .host import launch as launcher
-from .host.pull import Owed
+from .host.gradients import add_gradients
+from .host.pull import RowSums, SlopeFactors
 from .host.views import bias_of
 from .loss_tiles import tiles_of
 
@@ -90,20 +91,14 @@ class FusedLosses(Losses):
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Let the device read the factor: one launch, which writes nothing for a factor of 1."""
-        sizes = [it.numel() for it in gradients] + [0, 0]
-        values = [it if it.numel() else None for it in gradients] + [None, None]
+        values = tuple(gradient for gradient in gradients if gradient.numel())
+        counts = tuple(gradient.numel() for gradient in values)
+        constants = {"MEMBERS": len(values), "BLOCK": SCALED}
         with launcher.serving(factor.device):
             launcher.launch(
                 finishing.scale,
-                (-(-max(sizes) // SCALED),),
-                {
-                    "values": tuple(values[:3]),
-                    "p_factor": factor,
-                    "first_count": sizes[0],
-                    "second_count": sizes[1],
-                    "third_count": sizes[2],
-                    "BLOCK": SCALED,
-                },
+                (-(-max(counts, default=0) // SCALED),),
+                {"values": values, "counts": counts, "p_factor": factor, **constants},
                 num_warps=4,
             )
 
@@ -214,12 +209,15 @@ class _Sweep:
         told: Totals | None = None,
     ) -> None:
         """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
-        self.operands, self.labels, self.need = operands, labels, need
+        self.operands, self.labels, self.need, self._arch = operands, labels, need, arch
         loss = TileLoss(labels.status is None, told is not None, any(need), need.bias)
         self.loss = loss
         self.tiles = tiles_of(operands, arch, need)
         queries, table = operands.queries, operands.table
         self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
+        self.of_queries: Tensor | None = None
+        if need.queries:
+            self.of_queries = queries.new_empty(queries.shape, dtype=torch.float32)
         (count, lanes), parts = (len(queries), self.tiles.tile.lanes), 3 if loss.is_softmax else 2
         self._capacity = max(1, SUM_BYTES // (4 * parts * count))
         width = min(self.tiles.width, self._capacity * lanes)
@@ -262,13 +260,10 @@ class _Sweep:
             labels = self.labels._replace(first=chunk.start)
             self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
             self._pull(chunk)
-        tiles, totals, sums = self.tiles, self._totals, self.tiles.sums
-        if totals is not None:
-            self._finish(None if sums is None else sums.owed, is_last=True)
-        elif sums is not None:
-            sums.finish()
-        gradients = LossGradients(tiles.of_queries, tiles.of_table, self.of_bias)
-        return totals or Totals(), gradients
+        if self._totals is not None:
+            self._finish(is_last=True)
+        gradients = LossGradients(self.of_queries, self.tiles.of_table, self.of_bias)
+        return self._totals or Totals(), gradients
 
     def _tiles_of(self, chunk: slice) -> int:
         return len(range(chunk.start, chunk.stop, self.tiles.tile.lanes))
@@ -276,7 +271,7 @@ class _Sweep:
     def _room(self, tiles: int) -> Tensor:
         """Return memory for sums of so many tiles."""
         if self._used + tiles > self._capacity:
-            self._finish(None, is_last=False)
+            self._finish(is_last=False)
         self._used += tiles
         return self._sums[self._used - tiles :]
 
@@ -284,29 +279,34 @@ class _Sweep:
         slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
         if self.of_bias is not None:
             torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
-        if self.need.queries or self.need.table:
-            self.tiles.pull(chunk, slopes[:, :count])
+        if not (self.need.queries or self.need.table):
+            return
+        pulled, blocks, grad = self.tiles.pulled(chunk), self.tiles.blocks, self.of_queries
+        of_rows = None
+        if self.tiles.of_table is not None:
+            of_rows = RowSums(self.tiles.of_table[chunk], is_single=len(blocks) == 1)
+        for rows in blocks:
+            factors = SlopeFactors(0, pulled.num_features, slopes[rows, :count])
+            add_gradients(
+                *(pulled.of_queries(rows), factors, None if grad is None else grad[rows]),
+                *((of_rows, None), self._arch),
+                is_first=not rows.start,
+                adds=chunk.start > 0,
+            )
+        if of_rows is not None:
+            of_rows.finish()
 
-    def _finish(self, owed: Owed | None, *, is_last: bool) -> None:
-        """Add row sums, and parts of a gradient."""
-        programs = -(-self.operands.num_queries // FINISHED_ROWS)
+    def _finish(self, *, is_last: bool) -> None:
+        """Add row sums."""
         launcher.launch(
             finishing.finish,
-            (programs + (0 if owed is None else owed.programs),),
+            (-(-self.operands.num_queries // FINISHED_ROWS),),
             {
                 "labels": self.labels,
                 "totals": self._totals,
-                "splits": None if owed is None else owed.parts,
                 "num_tiles": self._used,
                 "num_queries": self.operands.num_queries,
-                "num_splits": 0 if owed is None else owed.num_parts,
-                "FINISH": Finish(
-                    self.loss.is_softmax,
-                    self._has_earlier,
-                    is_last,
-                    FINISHED_ROWS,
-                    None if owed is None else owed.striped,
-                ),
+                "FINISH": Finish(self.loss.is_softmax, self._has_earlier, is_last, FINISHED_ROWS),
             },
             num_warps=4,
         )

@@ -3,7 +3,7 @@
 A list holds the pairs of a query, or of a row of the table, in the order of the index. Each pair
 stands in two lists, and is computed for both. A pull of both sides at once (pull.py) would write as
 much for the other side's rows as is gathered, and would have to sort this. Lists are cut into
-pieces of bounded length, so that one hot id is many programs; pieces of a row are added in order. A
+pieces of bounded length, so that one hot id is many programs; parts.py adds the pieces of a row. A
 sum stays in its lane to the end: no atomics, a fixed order. Slopes of the other side, and sums that
 are never stored, are dropped by the compiler.
 
@@ -150,24 +150,3 @@ def backward_lists(
                 store_plane(of_rows, 1, target, column, tl.sum(total.im, 0), mask)
         if of_factor.grad is not None:
             store_plane(of_factor, 0, target, column, tl.sum(total.b, 0), mask)
-
-
-@triton.jit(do_not_specialize=["width"])
-def add_pieces(
-    grad,  # RowView [lists, width]
-    p_extra,  # [extras, width], with the strides of the gradient
-    p_first,  # [lists + 1] first extra row of each list
-    width,
-    COLUMNS: tl.constexpr,
-):
-    """Write the gradient of a row with a list in several pieces: the pieces, added in order."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = column < width
-    first = tl.load(p_first + row)
-    last = tl.load(p_first + row + 1)
-    if first < last:
-        total = tl.zeros((COLUMNS,), tl.float32)
-        for piece in range(first, last):
-            total += tl.load(p_extra + piece * grad.row + column, mask=mask, other=0.0)
-        tl.store(grad.ptr + row * grad.row + column, total, mask=mask)

@@ -1,8 +1,7 @@
-"""Kernel that turns row sums of tiles into losses, and adds parts of a gradient of queries.
+"""Kernel that turns row sums of tiles into losses, and kernel that scales gradients.
 
-Both are one launch: the first programs finish rows, later programs add parts in order. The program
-that finishes last adds the losses of all rows, also in order. The result does not depend on which
-program is last.
+The program that finishes last adds the losses of all rows, in order. The result does not depend on
+which program is last.
 """
 
 from typing import Any, NamedTuple
@@ -11,22 +10,10 @@ import triton
 import triton.language as tl
 
 from .arguments import load_as
-from .pull import Striped, add_stripes_of
 from .softplus import LOWEST
 
-FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # rows or numbers of a program
-STRIPE_COLUMNS = 128  # columns of a program, for one query
-_SUMMED: tl.constexpr = tl.constexpr(SUMMED)
-_STRIPE_COLUMNS: tl.constexpr = tl.constexpr(STRIPE_COLUMNS)
+FINISHED_ROWS, SCALED = 16, 4096  # rows or numbers of a program
 _TILES: tl.constexpr = tl.constexpr(32)  # tiles with sums that are added at once
-
-
-class Splits(NamedTuple):
-    """Gradient in parts ``[splits][B][features]``, and the target of the sum."""
-
-    partial: Any
-    grad: Any
-    num_features: int
 
 
 class Totals(NamedTuple):
@@ -58,7 +45,6 @@ class Finish(NamedTuple):
     has_earlier: bool  # sums of earlier tiles are carried
     is_last: bool  # no tiles follow
     rows: int  # rows of a program
-    striped: Striped | None  # planes and features of Stripes; None: there are no splits
 
 
 @triton.jit
@@ -119,8 +105,8 @@ def add_rows(totals, part, num_programs):
         tl.store(totals.total, total.to(tl.float32))
 
 
-@triton.jit
-def finish_rows(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
+@triton.jit(do_not_specialize=["num_tiles", "num_queries"])
+def finish(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
     """Add the tiles' sums to the earlier sums; after the last tiles, make the rows' losses."""
     ROWS: tl.constexpr = FINISH.rows
     IS_SOFTMAX: tl.constexpr = FINISH.is_softmax
@@ -175,68 +161,11 @@ def finish_rows(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
 
 
 @triton.jit
-def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
-    """Return the sum over the splits of a gradient, in order."""
-    o = i_program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = o < num_numbers
-    p_partial = splits.partial + o
-    total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(num_splits):
-        total += tl.load(p_partial, mask=mask, other=0.0)
-        p_partial += num_numbers
-    tl.store(splits.grad + o, total, mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_tiles", "num_queries", "num_splits"])
-def finish(
-    labels,
-    totals,
-    splits,  # Splits, or Stripes; None
-    num_tiles,
-    num_queries,
-    num_splits,
-    FINISH: tl.constexpr,
-):
-    """Finish the rows, and add a gradient in splits or in stripes."""
-    STRIPED: tl.constexpr = FINISH.striped
-    num_programs = tl.cdiv(num_queries, FINISH.rows)
-    if tl.program_id(0) < num_programs:
-        finish_rows(labels, totals, num_tiles, num_queries, FINISH)
-    elif splits is not None:
-        i_program = tl.program_id(0) - num_programs
-        if STRIPED is None:
-            num_numbers = num_queries.to(tl.int64) * splits.num_features
-            add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
-        else:
-            per_query = tl.cdiv(splits.num_features, _STRIPE_COLUMNS)
-            place = i_program // per_query, i_program % per_query
-            sizes = num_queries, num_splits, splits.num_features
-            add_stripes_of(splits, place, sizes, 0, STRIPED, _STRIPE_COLUMNS, ADDS=False)
-
-
-@triton.jit
-def scale_part(p_values, count, factor, BLOCK: tl.constexpr):
-    """Multiply a block of values by ``factor`` in place."""
+def scale(values, counts, p_factor, MEMBERS: tl.constexpr, BLOCK: tl.constexpr):
+    """Multiply gradients, ``values``, by a factor in place; for a factor of 1, write nothing."""
     o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    values = tl.load(p_values + o, mask=o < count, other=0.0)
-    tl.store(p_values + o, values * factor, mask=o < count)
-
-
-@triton.jit(do_not_specialize=["first_count", "second_count", "third_count"])
-def scale(
-    values,  # three gradients, or None
-    p_factor,
-    first_count,
-    second_count,
-    third_count,
-    BLOCK: tl.constexpr,
-):
-    """Multiply gradients by a factor in place; for a factor of 1, write nothing."""
     factor = tl.load(p_factor).to(tl.float32)
     if factor != 1.0:
-        if values[0] is not None:
-            scale_part(values[0], first_count, factor, BLOCK)
-        if values[1] is not None:
-            scale_part(values[1], second_count, factor, BLOCK)
-        if values[2] is not None:
-            scale_part(values[2], third_count, factor, BLOCK)
+        for i in tl.static_range(MEMBERS):
+            mask = o < counts[i]
+            tl.store(values[i] + o, tl.load(values[i] + o, mask=mask) * factor, mask=mask)

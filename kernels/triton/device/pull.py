@@ -5,7 +5,7 @@ feature of the rows of its tile. Numbers and sums of the rows stay in registers,
 by. Each query adds to the rows' sums in the lane. The contributions of the tile's rows to the query
 are added up within the lane, then over the lanes that share the feature. They join the program's
 own partial sums of queries in memory, which no other program touches. In the end partial sums are
-added over programs, in a fixed order (:func:`add_stripes`): no atomics, two runs are bit-equal.
+added over programs, in a fixed order (parts.py): no atomics, two runs are bit-equal.
 
 Cost model (rotate, sm_90, 256 x 4 tile, 1 warp): 10 arithmetic slots per element (two subtractions,
 two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds for each side), 11.8
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import RowView, Views, plane_at, query_planes
+from .arguments import RowView, Views, query_planes
 from .sweep import SUM_BLOCK
 from .terms import (
     Candidate,
@@ -47,7 +47,7 @@ class Pulled(NamedTuple):
     """Slopes, and the gradients into which slopes are pulled."""
 
     slopes: Any  # [num_queries, num_rows] of column stride 1
-    partial: Any  # float32 [stripes][tiles of features][num_queries][planes][FEATURES]; or None
+    partial: Any  # float32 [ranges][tiles of features][num_queries][planes][FEATURES]; or None
     # ``num_rows`` rows of a split of the queries after the rows of the last split
     grad: RowView | None
     grad_factor: RowView | None
@@ -82,9 +82,9 @@ def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
 
 @triton.jit
 def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Store a query's sums with the sums over the rows of a tile."""
+    """Store a query's sums with the sums over the rows of a tile, whose terms are negated."""
     for plane in tl.static_range(query_planes(FORM)):
-        total = earlier[member_of(FORM, plane)] + tl.sum(by[member_of(FORM, plane)], 0)
+        total = earlier[member_of(FORM, plane)] - tl.sum(by[member_of(FORM, plane)], 0)
         tl.store(p_partial + plane * FEATURES, total, mask=mask)
 
 
@@ -98,8 +98,7 @@ def put(p_plane, total, mask, ADDS: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=[
-        *("row_of_slopes", "num_queries", "num_rows"),
-        *("first_feature", "last_feature", "has_earlier"),
+        *("row_of_slopes", "num_queries", "num_rows", "first_feature", "last_feature"),
     ]
 )
 def pull(
@@ -111,11 +110,10 @@ def pull(
     num_rows,
     first_feature,
     last_feature,
-    has_earlier,  # True if partial sums hold sums of earlier candidates
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Pull a stripe of tiles of candidates and a split of the queries; features of one tile."""
+    """Pull a range of tiles of candidates and a split of the queries; features of one tile."""
     ROWS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.features
     PLANES: tl.constexpr = query_planes(FORM)
@@ -124,7 +122,7 @@ def pull(
     grad = pulled.grad
     grad_factor = pulled.grad_factor
     i_features = tl.program_id(0)
-    stripe = tl.program_id(1)
+    i_range = tl.program_id(1)
     i_split = tl.program_id(2)
     feature = first_feature + i_features * FEATURES + tl.arange(0, FEATURES)
     m_feature = feature < last_feature
@@ -133,9 +131,9 @@ def pull(
     first = i_split * per_split
     last = tl.minimum(first + per_split, num_queries)
     tiles = (num_rows + ROWS - 1) // ROWS
-    first_tile = (stripe.to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
-    last_tile = ((stripe + 1).to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
-    o_mine = (stripe * tl.num_programs(0) + i_features).to(tl.int64) * num_queries + first
+    first_tile = (i_range.to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
+    last_tile = ((i_range + 1).to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
+    o_mine = (i_range * tl.num_programs(0) + i_features).to(tl.int64) * num_queries + first
     for i_tile in range(first_tile, last_tile):
         first_row = i_tile * ROWS
         place = first_row + tl.arange(0, ROWS)
@@ -144,7 +142,7 @@ def pull(
         c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
         p_slope = pulled.slopes + first.to(tl.int64) * row_of_slopes + first_row
         m_slope = place < num_rows
-        m_earlier = m_feature & ((i_tile > first_tile) | (has_earlier > 0))
+        m_earlier = m_feature & (i_tile > first_tile)
         if TILE.of_queries:
             p_partial = pulled.partial + o_mine * (PLANES * FEATURES) + tl.arange(0, FEATURES)
         zero = tl.zeros((ROWS, FEATURES), tl.float32)
@@ -179,80 +177,3 @@ def pull(
         if grad_factor is not None:
             p_grad = grad_factor.ptr + row[:, None] * grad_factor.row + k * grad_factor.step
             put(p_grad, total.b, mask, TILE.adds)
-
-
-class Stripes(NamedTuple):
-    """Sums of programs, and the gradient of queries into which they go."""
-
-    partial: Any  # see Pulled
-    # before ``grad``, since Triton 3.6 loses members after a tuple within a tuple
-    num_features: int
-    grad: RowView  # float32
-
-
-class Striped(NamedTuple):
-    """Layout of the sums of programs."""
-
-    planes: int
-    features: int
-
-
-@triton.jit
-def add_stripes_of(
-    stripes,
-    place,
-    sizes,
-    first_feature,
-    STRIPED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDS: tl.constexpr,
-):
-    """Bring the partial sums of all stripes, added in order, into a part of a query's gradient.
-
-    ``place`` is the query and the columns; ``sizes`` are queries, stripes and features. The sums
-    are minus the gradient.
-    """
-    query, i_columns = place
-    num_queries, num_stripes, num_features = sizes
-    grad = stripes.grad
-    FEATURES: tl.constexpr = STRIPED.features
-    PLANES: tl.constexpr = STRIPED.planes
-    column = i_columns * COLUMNS + tl.arange(0, COLUMNS)
-    mask = column < num_features
-    tiles = (num_features + FEATURES - 1) // FEATURES
-    per_stripe = tiles.to(tl.int64) * num_queries * (PLANES * FEATURES)
-    o_tile = (column // FEATURES).to(tl.int64) * num_queries + query
-    p_first = stripes.partial + o_tile * (PLANES * FEATURES) + column % FEATURES
-    p_grad = grad.ptr + query.to(tl.int64) * grad.row
-    p_grad += (first_feature + column).to(tl.int64) * grad.step
-    for plane in tl.static_range(PLANES):
-        p_sums = p_first + plane * FEATURES
-        total = tl.zeros((COLUMNS,), tl.float32)
-        stripe = 0
-        while stripe < num_stripes:
-            stop = tl.minimum(stripe + SUM_BLOCK, num_stripes)
-            part = tl.zeros((COLUMNS,), tl.float32)
-            for _ in range(stripe, stop):
-                part += tl.load(p_sums, mask=mask, other=0.0)
-                p_sums += per_stripe
-            total += part
-            stripe = stop
-        p_plane = p_grad + plane_at(grad, plane)
-        if ADDS:
-            total = total - tl.load(p_plane, mask=mask, other=0.0)
-        tl.store(p_plane, -total, mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_stripes", "first_feature"])
-def add_stripes(
-    stripes,
-    num_stripes,
-    first_feature,
-    STRIPED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ADDS: tl.constexpr,
-):
-    """Add the stripes of every query."""
-    place = tl.program_id(0), tl.program_id(1)
-    sizes = tl.num_programs(0), num_stripes, stripes.num_features
-    add_stripes_of(stripes, place, sizes, first_feature, STRIPED, COLUMNS, ADDS)

@@ -10,15 +10,14 @@ from ...operands import Operands
 from ..device import backward as kernels
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
-from .matmul import Products, QueryProducts, precision_of
-from .pull import QuerySums, RowSums, SlopeFactors, pull
+from .matmul import Products, precision_of
+from .pull import RowSums, SlopeFactors, add_parts, pull
 from .views import form_of, plane_of, rows_of, views_of
 
 TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # fewest pairs of a piece
 EXTRA_BYTES = 8 << 20
-ADD_COLUMNS = 128
 
 
 def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[SlopeFactors]:
@@ -65,19 +64,12 @@ def add_gradients(
     """
     low, high, coefficient = slopes
     if operands.score.monotone:
-        sums = None
-        if grad is not None:
-            sums = QuerySums(operands, low, high, arch, grad, adds=adds)
-        pull(operands, slopes, sums, of_rows, arch, is_first=is_first)
-        if sums is not None:
-            sums.finish()
+        pull(operands, slopes, grad, of_rows, arch, is_first=is_first, adds=adds)
         return
     queries, rows = operands.queries[:, low:high], operands.table[:, low:high]
     products = Products(queries, rows, precision_of(operands, arch), arch)
     if grad is not None:
-        added = QueryProducts(grad[:, low:high], len(rows), products.product.depth, adds=adds)
-        added.add(products, coefficient, rows)
-        added.finish()
+        products.add_queries(coefficient, rows, grad[:, low:high], adds=adds)
     if of_rows[0] is not None:
         total, adds = of_rows[0].target(1, is_first=is_first)
         products.multiply(coefficient, queries, total[:, low:high], splits=0, adds=adds)
@@ -143,19 +135,10 @@ class ListGradients:
         """Sum the extra rows of lists that were cut."""
         parts = (self.grad, self._extra), (self.grad_factor, self._extra_factor)
         for grad, extra in parts:
-            if self.lists.is_cut and grad is not None:
-                launcher.launch(
-                    kernels.add_pieces,
-                    (len(self.lists.ids), -(-grad.shape[1] // ADD_COLUMNS)),
-                    {
-                        "grad": plane_of(grad),
-                        "p_extra": extra,
-                        "p_first": self.lists.first_extra,
-                        "width": grad.shape[1],
-                        "COLUMNS": ADD_COLUMNS,
-                    },
-                    num_warps=4,
-                )
+            if self.lists.is_cut and grad is not None and extra is not None:
+                sizes = len(self.lists.ids), 0, grad.shape[1]
+                tile = 1, grad.shape[1]
+                add_parts(extra, plane_of(grad), sizes, tile, first=self.lists.first_extra)
 
 
 def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from ...operands import Operands
 from ..device.arguments import TileShape, Vector
-from ..device.finish import SUMMED, Splits
 from ..device.products import Factors, GradTile, Product, Weighted, multiply_slopes
 from . import launch as launcher
 from .configs import GEFORCE
-from .pull import Owed
+from .pull import add_parts
 from .views import plane_of
 
 PARTIAL_BYTES = 8 << 20  # of the least scratch: gradients of queries, of splits of the candidates
@@ -111,46 +110,22 @@ class Products:
             **options,
         )
 
+    def add_queries(self, slopes: Tensor, rows: Tensor, grad: Tensor, *, adds: bool) -> None:
+        """Write slopes times rows into the gradient of queries ``[B, D]``, or add to it.
 
-class QueryProducts:
-    """Gradient of queries, in splits of the candidates until it is finished."""
-
-    def __init__(self, grad: Tensor, num_rows: int, depth: int, *, adds: bool = False) -> None:
-        """Make room beside ``grad [B, D]``, for chunks of at most ``num_rows`` candidates.
-
-        The gradient holds a part if ``adds``.
+        The sum comes in splits of the candidates, so that programs fill the machine.
         """
-        self.grad, self._adds_sum, (count, dim) = grad, adds, grad.shape
+        count, dim = grad.shape
         tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
         room = launcher.scratch_of(PARTIAL_BYTES, grad.device) // (4 * count * dim)
         programs = PROGRAMS * launcher.num_multiprocessors(grad.device)
-        self.splits = max(1, min(programs // tiles, room, num_rows // (4 * depth)))
-        self._partial = grad[None]
-        if self.splits > 1:
-            self._partial = grad.new_empty(self.splits, count, dim, dtype=torch.float32)
-            adds = False
-        self._adds = adds
-
-    def add(self, products: Products, slopes: Tensor, rows: Tensor) -> None:
-        """Add slopes ``[B, n]`` of a chunk, times its rows."""
-        into = self._partial[0]
-        products.multiply(slopes, rows, into, splits=self.splits, adds=self._adds)
-        self._adds = True
-
-    @property
-    def owed(self) -> Owed | None:
-        """Return the splits, for a kernel that adds them; None if there is one."""
-        if self.splits == 1:
-            return None
-        parts = Splits(self._partial, self.grad, self.grad.shape[1])
-        return Owed(parts, self.splits, -(-self.grad.numel() // SUMMED))
-
-    def finish(self) -> None:
-        """Add the splits."""
-        if self.splits > 1 and self._adds_sum:
-            self.grad += self._partial.sum(0)
-        elif self.splits > 1:
-            torch.sum(self._partial, 0, out=self.grad)
+        splits = max(1, min(programs // tiles, room, len(rows) // (4 * self.product.depth)))
+        if splits == 1:
+            self.multiply(slopes, rows, grad, splits=1, adds=adds)
+            return
+        parts = grad.new_empty(splits, count, dim)
+        self.multiply(slopes, rows, parts[0], splits=splits, adds=False)
+        add_parts(parts, plane_of(grad), (count, splits, dim), (1, dim), adds=adds)
 
 
 def product_tile(

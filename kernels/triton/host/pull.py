@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
+from ..device import parts as summing
 from ..device import pull as kernels
-from ..device.finish import STRIPE_COLUMNS, Splits
-from ..device.pull import Pulled, PullTile, Striped, Stripes
+from ..device.arguments import RowView
+from ..device.pull import Pulled, PullTile
 from . import launch as launcher
 from .configs import MAX_GRID
 from .views import form_of, plane_of, queries_of, rows_of, views_of
@@ -19,6 +20,7 @@ WARPS = 8  # of a multiprocessor, with 255 registers per thread
 ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # rows of a lane
 FEATURES = 4  # features of a tile of many rows: fewer need less memory, more exchange less
 _LEAST_SPLIT = 64  # fewest queries of a split
+_COLUMNS = 128  # columns of a program that adds parts
 
 
 class SlopeFactors(NamedTuple):
@@ -56,57 +58,35 @@ class RowSums:
             self._grad.copy_(self._sums.sum(0) if self.splits > 1 else self._sums[0])
 
 
-class Owed(NamedTuple):
-    """Parts of the gradient of queries, which one launch adds when all chunks were pulled."""
+def add_parts(
+    parts: Tensor,
+    grad: RowView,
+    sizes: tuple[int, int, int],
+    tile: tuple[int, int],
+    *,
+    first: Tensor | None = None,
+    adds: bool = False,
+) -> None:
+    """Write the sums of parts into a gradient, or add to the gradient.
 
-    parts: Splits | Stripes
-    num_parts: int
-    programs: int
-    striped: Striped | None = None
-
-
-class QuerySums:
-    """Partial gradients of a range of features of queries, which programs leave, until added.
-
-    Operands are of one of :func:`blocks_of`, and of the chunk of candidates with most rows. The
-    sums go into ``grad [B, F]``, float32, which holds a part if ``adds``.
+    ``sizes`` are those of rows, parts and features; a ``tile`` of the parts has planes and features
+    of a row. With ``first``, parts have one row each (device/parts.py).
     """
-
-    def __init__(
-        self, operands: Operands, low: int, high: int, arch: int, grad: Tensor, *, adds: bool
-    ) -> None:
-        self.tile, self.stripes, self.splits = _cut(operands, low, high, arch)
-        self.low, self.high, self._grad, self._adds = low, high, grad, adds
-        self._striped = Striped(operands.query_planes, self.tile.features)
-        self._into = queries_of(operands, grad)
-        tiles = -(-(high - low) // self.tile.features)
-        count = self.stripes * tiles * self.tile.features
-        shape = count * operands.query_planes * operands.num_queries
-        self.partial = operands.queries.new_empty(shape, dtype=torch.float32)
-        self.has_any = False
-
-    @property
-    def owed(self) -> Owed:
-        """Return the sums of all features, for a kernel that adds them."""
-        parts = Stripes(self.partial, self.high - self.low, self._into)
-        programs = len(self._grad) * -(-self.high // STRIPE_COLUMNS)
-        return Owed(parts, self.stripes, programs, self._striped)
-
-    def finish(self) -> None:
-        """Bring the sums into the gradient."""
-        launcher.launch(
-            kernels.add_stripes,
-            (len(self._grad), -(-(self.high - self.low) // STRIPE_COLUMNS)),
-            {
-                "stripes": self.owed.parts,
-                "num_stripes": self.stripes,
-                "first_feature": self.low,
-                "STRIPED": self._striped,
-                "COLUMNS": STRIPE_COLUMNS,
-                "ADDS": self._adds,
-            },
-            num_warps=4,
-        )
+    rows, count, width = sizes
+    launcher.launch(
+        summing.add_parts,
+        (rows, -(-width // _COLUMNS)),
+        {
+            "p_parts": parts,
+            "p_first": first,
+            "grad": grad,
+            "num_parts": count,
+            "num_features": width,
+            "features": tile[1],
+            "TILE": summing.PartTile(tile[0], _COLUMNS, adds),
+        },
+        num_warps=4,
+    )
 
 
 def blocks_of(operands: Operands) -> list[slice]:
@@ -125,52 +105,59 @@ def blocks_of(operands: Operands) -> list[slice]:
 def pull(
     operands: Operands,
     slopes: SlopeFactors,
-    sums: QuerySums | None,
+    grad: Tensor | None,
     rows: tuple[RowSums | None, RowSums | None],
     arch: int,
     *,
     is_first: bool,
+    adds: bool,
 ) -> None:
-    """Carry the slopes of a block, without a bias, to sums of queries, and to table and factor.
+    """Carry the slopes of a block, without a bias, to queries, and to table and factor.
 
-    ``is_first`` is True if no other block of queries has pulled these rows.
+    The gradient of queries ``[B, F]``, float32, is added to if ``adds``, else written. ``is_first``
+    is True if no other block of queries has pulled these rows.
     """
-    if sums is None:
-        tile, stripes, splits = _cut(operands, slopes.low, slopes.high, arch)
-    else:
-        tile, stripes, splits = sums.tile, sums.stripes, sums.splits
+    low, high, coefficient = slopes
+    tile, ranges, splits = _cut(operands, low, high, arch)
+    count, planes = len(coefficient), operands.query_planes
+    tiles = -(-(high - low) // tile.features)
+    partial = None
+    if grad is not None:
+        shape = ranges, tiles, count, planes, tile.features
+        partial = coefficient.new_empty(shape, dtype=torch.float32)
     targets: list[Tensor | None] = [None, None]
-    adds = False
+    adds_to_rows = False
     for i, of_rows in enumerate(rows):
         if of_rows is not None:
             splits = of_rows.splits or splits
-            targets[i], adds = of_rows.target(splits, is_first=is_first)
-    grad, grad_factor = targets
+            targets[i], adds_to_rows = of_rows.target(splits, is_first=is_first)
+    table, factor = targets
     launcher.launch(
         kernels.pull,
-        (-(-(slopes.high - slopes.low) // tile.features), stripes, splits),
+        (tiles, ranges, splits),
         {
             "views": views_of(operands),
-            "row_of_slopes": slopes.coefficient.stride(0),
+            "row_of_slopes": coefficient.stride(0),
             "pulled": Pulled(
-                slopes.coefficient,
-                None if sums is None else sums.partial,
-                None if grad is None else rows_of(grad, operands.score),
-                None if grad_factor is None else plane_of(grad_factor),
+                coefficient,
+                partial,
+                None if table is None else rows_of(table, operands.score),
+                None if factor is None else plane_of(factor),
             ),
-            "num_queries": operands.num_queries,
+            "num_queries": count,
             "num_rows": len(operands.table),
-            "first_feature": slopes.low,
-            "last_feature": slopes.high,
-            "has_earlier": int(sums is not None and sums.has_any),
+            "first_feature": low,
+            "last_feature": high,
             "FORM": form_of(operands),
-            "TILE": tile._replace(of_queries=sums is not None, adds=adds),
+            "TILE": tile._replace(of_queries=grad is not None, adds=adds_to_rows),
         },
         num_warps=1,
         **launcher.capped(255, arch),
     )
-    if sums is not None:
-        sums.has_any = True
+    if grad is not None and partial is not None:
+        into = queries_of(operands, grad)
+        into = into._replace(ptr=grad[:, low * into.step :])
+        add_parts(partial, into, (count, ranges, high - low), (planes, tile.features), adds=adds)
 
 
 def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, int, int]:
@@ -185,14 +172,14 @@ def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, 
     room = launcher.scratch_of(PARTIAL_BYTES, operands.table.device)
     room //= 4 * operands.query_planes * columns * features * num_queries
     programs = _programs(operands)
-    stripes = max(1, min(tiles, room, programs // columns, MAX_GRID))
+    ranges = max(1, min(tiles, room, programs // columns, MAX_GRID))
     splits = 1
-    if stripes == tiles:
+    if ranges == tiles:
         width = operands.table.shape[1] + operands.num_features * operands.has_factor
-        splits = min(programs // (columns * stripes), num_queries // _LEAST_SPLIT, MAX_GRID)
+        splits = min(programs // (columns * ranges), num_queries // _LEAST_SPLIT, MAX_GRID)
         room = launcher.scratch_of(SPLIT_BYTES, operands.table.device)
         splits = max(1, min(splits, room // (4 * width * num_rows)))
-    return tile, stripes, splits
+    return tile, ranges, splits
 
 
 def _programs(operands: Operands) -> int:

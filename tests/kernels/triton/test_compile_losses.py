@@ -20,8 +20,8 @@ from support import aot
 
 pytestmark = [not_read, compiled]
 
-PULL = {"pull", "add_stripes"}
-OF_PAIRS = {"score_tiles", "multiply_slopes", "gather_scores", "backward_lists", "add_pieces"}
+PULL = {"pull", "add_parts"}
+OF_PAIRS = {"score_tiles", "multiply_slopes", "gather_scores", "backward_lists"}
 OF_LOSSES = {"make_keys", "tile_losses", "multiply_slopes", "finish"}
 TENSOR_CORES = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 slow = pytest.mark.slow

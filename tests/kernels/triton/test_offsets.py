@@ -114,7 +114,7 @@ def launches_of(score: str, monkeypatch) -> Iterator[aot.Launch]:
 
 KERNELS = {"pack", "sweep_in_place", "decide", "count_known", "score_tiles", "gather_scores"}
 OF_PRODUCTS = {"sweep_split", "pack_parts", "tile_losses", "multiply_slopes", "finish", "compose"}
-OF_DISTANCES = {"sweep", "pull", "add_stripes"}
+OF_DISTANCES = {"sweep", "pull", "add_parts"}
 
 
 SCORES = ["dot", "rotate", pytest.param("rscf_rotate", marks=pytest.mark.slow)]

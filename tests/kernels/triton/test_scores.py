@@ -1,4 +1,4 @@
-"""Scores of pairs, and pulls of their gradients, on Triton: chunks, stripes, lists, orders.
+"""Scores of pairs, and pulls of their gradients, on Triton: chunks, ranges, lists, orders.
 
 Values and gradients of any problem: ``tests/kernels/test_gradients.py``.
 """
@@ -72,7 +72,7 @@ def test_many_blocks(engine, score, monkeypatch) -> None:
 
 @pytest.mark.parametrize("programs", [1, 3, 1056])
 @engines("triton", scores=DISTANCES, quick=("rotate",))
-def test_stripes_of_tiles_and_splits_of_queries(engine, score, programs, monkeypatch) -> None:
+def test_ranges_of_tiles_and_splits_of_queries(engine, score, programs, monkeypatch) -> None:
     """Programs that pull several tiles, or one; queries that are split beside few rows."""
     from kgfast.kernels.triton.host import pull
 
