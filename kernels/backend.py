@@ -18,20 +18,23 @@ class Into(NamedTuple):
 
 
 class AdamStep(NamedTuple):
-    """Step of Adam (Kingma & Ba 2015, algorithm 1)."""
+    """Step of Adam (Kingma & Ba 2015, algorithm 1).
 
-    lr: float
+    On a GPU ``lr`` may be float32 0-d on the tables' device, as in :class:`AdagradStep`.
+    """
+
+    lr: float | Tensor
     betas: Sequence[float]
     eps: float
     weight_decay: float
-    # step of the run, from 1, for the bias correction; 0-d on the tables' device
+    # step of the run, from 1, for the bias correction; a tensor as lr
     number: int | Tensor
 
 
 class AdagradStep(NamedTuple):
     """Step of Adagrad (Duchi et al. 2011)."""
 
-    lr: float
+    lr: float | Tensor
     eps: float
     weight_decay: float
 

@@ -30,7 +30,7 @@ def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamSte
         width=gradients[0].numel(),
         first_share=1 - beta1,
         second_share=1 - beta2,
-        step_size=step.lr / (1 - beta1**number),
+        step_size=float(step.lr) / (1 - beta1**number),
         root_scale=1 / math.sqrt(1 - beta2**number),
         eps=step.eps,
         weight_decay=step.weight_decay,
@@ -52,7 +52,7 @@ def adagrad(
         gradients,
         count=gradients.numel(),
         width=width,
-        rate=step.lr,
+        rate=float(step.lr),
         eps=step.eps,
         weight_decay=step.weight_decay,
     )

@@ -23,26 +23,23 @@ SUMMED_ROWS, SUMMED_NUMBERS = 8, 256
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
-    number: Any = step.number
-    # the step is where a kernel reads it, and the host waits for nothing
-    is_there = isinstance(number, Tensor)
     numbers = AdamNumbers(
-        step.lr,
+        _source_of(step.lr),
         tuple(1.0 - beta for beta in step.betas),
         tuple(math.log(beta) if beta else -math.inf for beta in step.betas),
         step.eps,
         step.weight_decay,
-        0.0 if is_there else float(number),
+        _source_of(step.number),
     )
-    given = {"numbers": numbers, "p_step": number.float() if is_there else None}
-    _launch(update_adam, tables, ids, gradients, given)
+    _launch(update_adam, tables, ids, gradients, numbers)
 
 
 def adagrad(
     tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdagradStep
 ) -> None:
     """Update a table and the sums of squares."""
-    _launch(update_adagrad, tables, ids, gradients, {"numbers": tuple(step)})
+    numbers = _source_of(step.lr), step.eps, step.weight_decay
+    _launch(update_adagrad, tables, ids, gradients, numbers)
 
 
 def sum_rows(ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
@@ -73,12 +70,16 @@ def sum_rows(ids: Tensor, order: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
+def _source_of(number: float | Tensor) -> tuple[float, Tensor | None]:
+    return (0.0, number) if isinstance(number, Tensor) else (float(number), None)
+
+
 def _launch(
     kernel: Any,
     tables: Sequence[Tensor],
     ids: Tensor | None,
     gradients: Tensor,
-    given: dict[str, Any],
+    numbers: tuple[Any, ...],
 ) -> None:
     gradients = gradients.contiguous().view(len(gradients), -1)
     count, width = gradients.shape
@@ -91,7 +92,7 @@ def _launch(
             {
                 "tables": tuple(tables),
                 "gradients": GradientRows(gradients, ids, width),
-                **given,
+                "numbers": numbers,
                 "count": count,
                 "num_rows": len(tables[0]),
                 "TILE": tile,

@@ -59,7 +59,7 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     heads = safe_ids("heads", heads, model.num_entities)
     tails = safe_ids("tails", tails, model.num_entities)
     if sparse:
-        distinct, (heads, tails) = distinct_ids(heads, tails)
+        distinct, (heads, tails) = distinct_ids(heads, tails, of=model.num_entities)
         model = model.with_entity(read_rows(model.entity, distinct)[1])
     if model.scores_relations:
         queries = model.queries(heads, tails, "relation")

@@ -203,15 +203,15 @@ def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
     return widths if is_nested(model) and len(widths) == len(crops) else None
 
 
-def distinct_ids(*ids: Tensor, of: int | None = None) -> tuple[Tensor, list[Tensor]]:
+def distinct_ids(*ids: Tensor, of: int) -> tuple[Tensor, list[Tensor]]:
     """Return the distinct ids of several tensors, ascending, and each tensor as places in them.
 
-    If the host would wait for their number, and ``of`` is the number of all ids, the last id is
-    repeated up to the maximal number; no place refers to a repetition. The length is then never
-    exactly ``of``: a bias of all ids differs in length from a bias of these rows.
+    If the host would wait for their number, the last id is repeated up to the maximal number; no
+    place refers to a repetition. The length is then never exactly ``of``, the number of all ids: a
+    bias of all ids differs in length from a bias of these rows.
     """
     flat = torch.cat([some.flatten() for some in ids])
-    if of is not None and len(flat) and ops.waits_for(flat.device):
+    if len(flat) and ops.waits_for(flat.device):
         rising, order = flat.sort()
         number = pad((rising[1:] != rising[:-1]).cumsum(0), (1, 0))
         room = len(flat) if len(flat) < of else of + 1

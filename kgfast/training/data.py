@@ -5,7 +5,7 @@ state, and a resumed run draws the batches of an uninterrupted run. No Python lo
 triples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +43,8 @@ class Batch:
         Result of :meth:`Negatives.draw`.
     indptr, answers : Tensor, optional
         All targets of each query, such as :meth:`kgfast.KnownTriples.exclude` returns.
+    kind : hashable, optional
+        Equal for batches whose steps launch the same kernels; None: not known.
     """
 
     number: int
@@ -55,6 +57,7 @@ class Batch:
     mask: Tensor | None = None
     indptr: Tensor | None = None
     answers: Tensor | None = None
+    kind: Hashable = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -245,13 +248,16 @@ class BatchesAhead:
     """Batches that a thread makes on the host, a few ahead of the steps that use them.
 
     A step then never waits for a batch to be drawn or copied. A batch follows from its number, so
-    the thread does not change the batches of steps. ``make`` makes a batch on the CPU.
+    the thread does not change the batches of steps. ``make`` makes a batch on the CPU. Batches of
+    one kind share memory on the device, and a result is then good until the next one of its kind:
+    the first such batch with the numbers of this one.
     """
 
     def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:
         self._make, self._device = make, device
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[int, Future[tuple[Batch, Tensor]]] = {}
+        self._placed: dict[Hashable, tuple[Batch, Tensor]] = {}
 
     def take(self, number: int) -> Batch:
         """Return a batch, and begin the next ones; raise any error of the thread for this batch."""
@@ -261,8 +267,14 @@ class BatchesAhead:
         numbers = range(number, number + 1 + _AHEAD)
         self._begun = {ahead: begun.get(ahead) or submit(self._packed, ahead) for ahead in numbers}
         batch, packed = self._begun[number].result()
-        there = packed.to(self._device, non_blocking=True)
-        return replace(batch, **_views(batch, there))
+        if batch.kind is None:
+            return replace(batch, **_views(batch, packed.to(self._device, non_blocking=True)))
+        if batch.kind not in self._placed:
+            there = torch.empty_like(packed, device=self._device)
+            self._placed[batch.kind] = replace(batch, **_views(batch, there)), there
+        placed, there = self._placed[batch.kind]
+        there.copy_(packed, non_blocking=True)
+        return placed
 
     def close(self) -> None:
         """End the thread; a later :meth:`take` starts another."""

@@ -5,6 +5,8 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -26,9 +28,10 @@ from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
+from kgfast.training.capture import StepGraphs, obstacle_of
 from kgfast.training.checkpoint import of_part, save
 from kgfast.training.config import Config, is_own
-from kgfast.training.data import BatchesAhead
+from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import Callback, Row, line_of, opened_log
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
@@ -48,7 +51,7 @@ class Run:
 
     Where kernels run beside the host, as on a GPU, no step waits for the device: ids are checked
     here, once, a thread makes batches, and losses are summed on the device and read for the log,
-    evaluations and checkpoints.
+    evaluations and checkpoints. Graphs replay the steps, if nothing forbids that.
 
     Attributes
     ----------
@@ -72,7 +75,6 @@ class Run:
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
         self._assignment, self._folder = assignment, folder
-        self._shows_progress = progress and assignment.leads
         self._log_file: TextIO | None = None
         _check_sizes(model, dataset)
         hrt = as_triples_tensor(
@@ -90,14 +92,12 @@ class Run:
             room=room_of(config),
         )
         device, modules = model.entity.device, list(model.modules())
+        self._of_device = [device] * (device.type == "cuda")
         runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
         self._draws = runs_own_code or any(
             isinstance(module, nn.Dropout | nn.Dropout2d) for module in modules
         )
         self._is_deferred = get_backend(backend_for(device)).defers_checks
-        self._ahead = BatchesAhead(self._objective.batch, device)
-        is_ahead = self._is_deferred or device.type != "cpu"
-        self._batch = self._ahead.take if is_ahead else self._objective.batch
         # A user's own code may make ids that are not checked.
         self._values = Values.FORCED if runs_own_code else Values.TRUSTED
         self._leaves_cores_to_kernels = (
@@ -117,6 +117,18 @@ class Run:
                     f"train.{'epochs' if config.train.epochs else 'steps'}: {self.steps:,} steps, "
                     f"but the run has made {self.state.step:,} already"
                 )
+        self._bar = RunBar(self.steps, self.state.step, enabled=progress and assignment.leads)
+        self._graphs: StepGraphs | None = None
+        obstacle = obstacle_of(config, device, assignment, defers_checks=self._is_deferred)
+        if obstacle is None:
+            changes = [*model.parameters()]
+            self._graphs = StepGraphs(device, changes, self._run_without_graphs)
+        elif obstacle:
+            self._run_without_graphs(obstacle)
+        draw = self._objective.batch if self._graphs is None else self._batch_with_kind
+        self._ahead = BatchesAhead(draw, device)
+        is_ahead = self._is_deferred or device.type != "cpu"
+        self._batch = self._ahead.take if is_ahead else self._objective.batch
         # Sum of losses on the device, and the step after which it was last read.
         self._loss_sum = torch.tensor(self.state.loss_sum, dtype=torch.float64, device=device)
         self._read_at = self.state.step
@@ -136,10 +148,9 @@ class Run:
         state, train, folder = self.state, self._config.train, self._folder
         leads = self._assignment.leads
         log: AbstractContextManager[TextIO | None] = nullcontext()
-        bar = RunBar(self.steps, state.step, enabled=self._shows_progress)
         self._model.train()
         if not self.is_over():
-            bar.say(self._heading())
+            self._bar.say(self._heading())
         if folder is not None and leads:
             log = opened_log(folder.path, state.step or None)
         with closing(self), log as self._log_file:
@@ -150,9 +161,9 @@ class Run:
                 saves = _is_due(state.step, train.save_every) if train.save_every else evaluates
                 if self.is_over() or keeps or _is_due(state.step, train.log_every):
                     rows.append(self._log_loss())
-                    bar.update(state.step, rows[0]["loss"])
+                    self._bar.update(state.step, rows[0]["loss"])
                 if evaluates and len(self._dataset.valid):
-                    rows += self._validate(bar)
+                    rows += self._validate()
                 if keeps and folder is not None:
                     self._save(folder.path / f"model_{state.step}.safetensors", of_model=True)
                 if self.is_over() or (saves and folder is not None):
@@ -168,39 +179,57 @@ class Run:
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
         checks = without_values(self._values) if self._is_deferred else nullcontext()
         with cores, checks, self._optimizer.spares.in_use(), self._divergence("the loss"):
-            self._loss_sum.add_(self._step(state.step))
+            batch = self._batch(state.step)
+            sched, lr = self._config.sched, self._config.optim.lr
+            self._optimizer.set_rate(sched.rate(lr, state.step, self.steps))
+            # The generators of torch; a graph takes the seed of its replay.
+            with torch.random.fork_rng(self._of_device, enabled=self._draws):
+                if self._draws:
+                    torch.manual_seed(mix(self._config.seed, state.step, Stream.DROPOUT))
+                if self._graphs is None:
+                    self._step(batch)
+                else:
+                    self._graphs.run(batch.kind, partial(self._step, batch))
         state.loss_count += 1
         state.step += 1
         state.seconds_training += time.perf_counter() - start
         state.seconds_cpu += time.process_time() - cpu
 
-    def _step(self, step: int) -> Tensor:
-        """Make one step of the optimizer; return the loss."""
-        model, optimizer, device = self._model, self._optimizer, self._model.entity.device
-        losses = self._objective(model, self._batch(step))
+    def _step(self, batch: Batch) -> None:
+        """Make one step of the optimizer, and add the loss to the sum; a graph may replay this."""
+        optimizer, device = self._optimizer, self._loss_sum.device
+        losses = self._objective(self._model, batch)
         total: Tensor | None = None
-        is_mixed, of_device = self._config.train.amp is not None, [device] * (device.type == "cuda")
+        is_mixed = self._config.train.amp is not None
         autocast = torch.autocast(device.type, torch.bfloat16) if is_mixed else nullcontext()
-        with torch.random.fork_rng(of_device, enabled=self._draws):  # the generators of torch
-            if self._draws:
-                torch.manual_seed(mix(self._config.seed, step, Stream.DROPOUT))
-            while True:
-                with autocast, self._assignment.sharing(device):
-                    loss = next(losses, None)
-                if loss is None:
-                    break
-                value = loss.detach()
-                total = value if total is None else total + value
-                if not (self._is_deferred or math.isfinite(total)):
-                    raise self._diverged(step, f"the loss is {float(total)}")
-                loss.backward(constant(1.0, (), value.dtype, device))
-                optimizer.collect()
-        optimizer.step(self._rate(step))
+        while True:
+            with autocast, self._assignment.sharing(device):
+                loss = next(losses, None)
+            if loss is None:
+                break
+            value = loss.detach()
+            total = value if total is None else total + value
+            if not (self._is_deferred or math.isfinite(total)):
+                raise self._diverged(self.state.step, f"the loss is {float(total)}")
+            loss.backward(constant(1.0, (), value.dtype, device))
+            optimizer.collect()
+        optimizer.step()
         assert total is not None
-        return total
+        self._loss_sum.add_(total)
 
-    def _rate(self, step: int) -> float:
-        return self._config.sched.rate(self._config.optim.lr, step, self.steps)
+    def _batch_with_kind(self, number: int) -> Batch:
+        """Draw a batch; batches of a kind are those whose steps one graph replays."""
+        batch = self._objective.batch(number)
+        shapes = tuple((name, tensor.shape) for name, tensor in batch.tensors.items())
+        dims = self._objective.dims_of(self._model, batch)
+        return replace(batch, kind=(batch.side, dims, shapes))
+
+    def _run_without_graphs(self, reason: str) -> None:
+        """Say why no graph replays steps, which is an error if the config wants graphs."""
+        if self._config.train.capture == "always":
+            raise ValueError(f"train.capture: always, but {reason}")
+        self._optimizer.drop()  # gradients of a step that could not be captured
+        self._bar.say(f"steps are not captured in a graph: {reason}")
 
     def read_losses(self) -> None:
         """Wait for the losses that are still on the device; raise unless all are finite."""
@@ -211,8 +240,10 @@ class Run:
         self.state.seconds_training += time.perf_counter() - start
 
     def close(self) -> None:
-        """End the thread that makes batches, if there is one; later steps start another."""
+        """End the thread that makes batches, and free graphs; later steps begin anew."""
         self._ahead.close()
+        if self._graphs is not None:
+            self._graphs.clear()
 
     def is_over(self) -> bool:
         """Return whether the run has made all steps or stopped early."""
@@ -226,8 +257,7 @@ class Run:
         state = self.state
         loss, state.loss_sum, state.loss_count = state.loss_sum / state.loss_count, 0.0, 0
         self._loss_sum.zero_()
-        lr = self._rate(state.step - 1)
-        return self._log({"loss": loss, "lr": lr, **self._model.logged_values()})
+        return self._log({"loss": loss, "lr": self._optimizer.lr, **self._model.logged_values()})
 
     def _log(self, row: Row) -> Row:
         """Write a row; return it."""
@@ -292,14 +322,14 @@ class Run:
         submodels = {str(dim): of_dim.metrics(hits=hits) for dim, of_dim in ranks.items()}
         return submodels[str(max(ranks))], submodels
 
-    def _validate(self, bar: RunBar) -> list[Row]:
+    def _validate(self) -> list[Row]:
         """Evaluate on valid, log the metrics, save the best model; return the rows of the log."""
         metrics, submodels = self.evaluated("valid")
         state, train = self.state, self._config.train
         best, is_lower = state.best, metric_named(train.save_best_metric).lower_is_better
         rows: list[Row] = [{"dim": int(dim), **row} for dim, row in submodels.items()]
         rows = [self._log({"split": "valid", **row}) for row in rows or [metrics]]
-        bar.evaluated(state.step, metrics, submodels)
+        self._bar.evaluated(state.step, metrics, submodels)
         value = metrics[train.save_best_metric]
         state.in_vain += 1
         if best is None or (value < best if is_lower else value > best):

@@ -99,6 +99,12 @@ class Objective:
             of_rows = getattr(losses.regularizers, penalty.name)
             yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
 
+    def dims_of(self, model: Any, batch: Batch) -> tuple[int, ...] | None:
+        """Return the widths of the sub-models that a batch trains; None if the model has none."""
+        if self._config.med is None:
+            return None
+        return tuple(model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS)))
+
     def _loss(self, model: Any, batch: Batch) -> Tensor:
         options: dict[str, Any] = {"side": batch.side}
         if batch.targets is None:
@@ -109,7 +115,7 @@ class Objective:
             data.append(batch.negatives)
             options["mask"] = batch.mask
         if self._config.med is not None:
-            dims = model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS))
+            dims = self.dims_of(model, batch)
             return losses.med(model, *data, dims=dims, sparse=True, **options)
         if batch.weights is not None and self._takes_weights:
             options["weights"] = batch.weights

@@ -50,28 +50,59 @@ class Optimizer:
         self._by_rows = set(parameters) if kind == "adagrad" and not config.weight_decay else set()
         if lazy and isinstance(self._optimizer, RowOptimizer) and kind != config.name:
             self._by_rows.add(self._entity)
-            state = self._optimizer.state_of(self._entity, room)
-            state["step"] = state["step"].cpu()  # counting launches no kernel
+            self._optimizer.state_of(self._entity, room)
         is_served = kind == "adagrad" and all(map(ops.serves_rows, parameters))
         # Whether no operator of torch is large in an update.
         self.runs_on_kernels = is_served or self._entity in self._by_rows
         self._parts: dict[Tensor, list[Part]] = {}
+        self._whole: dict[Tensor, Tensor] = {}
+        self.lr, device = config.lr, self._entity.device
+        # Where a graph may replay a step, updates read the rate from the device.
+        self._rate: Tensor | None = None
+        if device.type != "cpu":
+            self._rate = torch.full((), self.lr, dtype=torch.float32, device=device)
+            self._optimizer.param_groups[0]["lr"] = self._rate
         self.spares = Spares()  # memory of the last gradient of the table
 
     def collect(self) -> None:
-        """Take the row gradients that a backward left.
+        """Take the gradients that a backward left.
 
-        If row gradients stayed, torch would copy them to add the gradients of the next backward.
+        If they stayed, torch would copy row gradients to add those of the next backward, and wait
+        for a GPU to add them to the gradient of a whole table.
         """
         for parameter in self._named.values():
             gradient = parameter.grad
-            if gradient is not None and gradient.is_sparse:
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
                 self._parts.setdefault(parameter, []).append(part_of(gradient))
-                parameter.grad = None
+            elif parameter in self._whole:
+                self._whole[parameter].add_(gradient)
+            else:
+                self._whole[parameter] = gradient
+            parameter.grad = None
+
+    def set_rate(self, lr: float) -> None:
+        """Set the learning rate of the next steps."""
+        if lr == self.lr:
+            return
+        self.lr = lr
+        if self._rate is None:
+            self._optimizer.param_groups[0]["lr"] = lr
+        else:
+            self._rate.fill_(lr)
+
+    def drop(self) -> None:
+        """Drop all gradients."""
+        self._parts, self._whole = {}, {}
+        for parameter in self._named.values():
+            parameter.grad = None
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Apply all gradients, and drop them."""
+    def step(self) -> None:
+        """Apply the gradients that were collected."""
+        for parameter in self._whole:
+            parameter.grad = self._whole[parameter]
         for parameter, parts in self._parts.items():
             if parameter.grad is None and parameter in self._by_rows:
                 first, *others = parts
@@ -80,16 +111,14 @@ class Optimizer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             add_to(parameter.grad, parts)
-        self._parts = {}
+        self._parts, self._whole = {}, {}
         if self._assignment.size > 1:
-            whole = [each.grad for each in self._named.values() if each is not self._entity]
-            self._assignment.align([numbers_of(grad) for grad in whole if grad is not None])
+            aligned = [each.grad for each in self._named.values() if each is not self._entity]
+            self._assignment.align([numbers_of(grad) for grad in aligned if grad is not None])
         if self._clips_to:
             gradients = [numbers_of(p.grad) for p in self._named.values() if p.grad is not None]
             factor = self._clips_to / (nn.utils.get_total_norm(gradients) + 1e-6)
             torch._foreach_mul_(gradients, factor.clamp_(max=1.0))
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
         self._optimizer.step()
         gradient = self._entity.grad
         for parameter in self._named.values():

@@ -12,6 +12,7 @@ from kgfast.datasets import synthetic
 from kgfast.extras.heads import StreamedHead
 from kgfast.models.filters import filters_of
 from kgfast.training import Config, Trainer
+from support.small_runs import assert_same_tensors, sections_of_table, trainer_of
 from support.streamed import KNOWN, SMALL, TRIPLES, rotate, same
 from support.waits import count_waits
 
@@ -128,6 +129,38 @@ def test_a_run(device, negatives, optimizer):
     result = Trainer(config, dataset=synthetic(200, 6, 500, 50, 50), progress=False).fit()
     assert list(result.test_of_submodels) == ["4", "8", "16"]
     assert all(0 < metrics["mrr"] <= 1 for metrics in result.test_of_submodels.values())
+
+
+CAPTURED = sections_of_table("""
+pool
+    optim.name=row_adam  data.filter_negatives=true  data.subsampling=true
+lists, clipped
+    data.negatives=per_row  optim.name=row_adagrad  optim.grad_clip=0.5
+all entities, penalised, relations
+    model.name=complex  model.gamma=12  train.mode=1vsall  loss.name=cross_entropy
+    regularizer.name=dura  regularizer.weight=0.1  loss.relation_weight=0.2  optim.name=adagrad
+dropout
+    model.name=conve  model.base_dim=64  model.embedding_height=8  model.gamma=12
+    train.mode=1vsall  loss.name=bce  optim.name=adam
+med, sgd
+    model.use_rscf=true  med.dims=[4,8,16]  med.submodels_per_step=2  optim.name=sgd
+""")
+
+
+@pytest.mark.parametrize("sections", CAPTURED.values(), ids=CAPTURED)
+def test_steps_in_graphs_have_the_bits_of_others(cuda, tmp_path, monkeypatch, sections):
+    """Resume a run with graphs without them, and the other way round."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    found = []
+    for name, hows in enumerate((("never", "never"), ("always", "never"), ("never", "always"))):
+        for steps, how in zip((40, 80), hows, strict=True):
+            train = {"steps": steps, "eval_every": 25, "capture": how}
+            more = {"device": cuda, "train": sections.get("train", {}) | train}
+            trainer = trainer_of(tmp_path / str(name), **sections | more)
+            trainer.fit(resume=True)
+        found.append(trainer.model.state_dict())
+    assert_same_tensors(found[1], found[0])
+    assert_same_tensors(found[2], found[0])
 
 
 def test_an_output_layer_answers_as_on_the_cpu(device):

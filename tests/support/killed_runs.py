@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer
+from kgfast.training import Batch, Config, Trainer
 from kgfast.training.loop import Run
 from support.forked import PROCESSES
 
@@ -32,10 +32,10 @@ def _killed(
     """Kill this child from another thread, whatever the trainer is in the middle of."""
     step = Run._step
 
-    def watched(self: Run, number: int) -> float:
-        if number >= moment:  # the run before may have saved a later step than this
+    def watched(self: Run, batch: Batch) -> None:
+        if batch.number >= moment:  # the run before may have saved a later step than this
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return step(self, number)
+        step(self, batch)
 
     Run._step = watched  # type: ignore[method-assign]
     try:

@@ -37,7 +37,8 @@ FEW = (
     "bf16 bce total of float32",
     "row adam counted",
     "row adam read",
-    "row adagrad",
+    "row adagrad counted",
+    "row adagrad read",
     "filters",
     "queries of rotate",
     "queries of multiply_complex",
@@ -181,10 +182,10 @@ def row_updates() -> Iterator[tuple[str, Call]]:
     """Step optimizers on some rows of a table."""
     kernel, tables = triton.backend.row_updates, torch.zeros(3, ROWS, DIM).unbind()
     ids, rows = torch.arange(5, dtype=torch.int64), torch.ones(5, DIM)
-    counted, read = (AdamStep(0.1, (0.9, 0.999), 1e-8, 0.0, it) for it in (1, torch.ones(())))
-    for name, step in (("counted", counted), ("read", read)):
+    for name, lr, number in (("counted", 0.1, 1), ("read", *torch.ones(2).unbind())):
+        step, other = AdamStep(lr, (0.9, 0.999), 1e-8, 0.0, number), AdagradStep(lr, 1e-10, 0.0)
         yield f"row adam {name}", lambda step=step: kernel.adam(tables, ids, rows, step)
-    yield "row adagrad", lambda: kernel.adagrad(tables[:2], ids, rows, AdagradStep(0.1, 1e-10, 0.0))
+        yield f"row adagrad {name}", lambda step=other: kernel.adagrad(tables[:2], ids, rows, step)
     for dtype in (torch.float32, torch.float64, torch.float16):
         given = ids, ids, rows.to(dtype)
         yield f"row sums {dtype}", lambda given=given: triton.backend.row_sums(*given)
@@ -233,8 +234,8 @@ def every_choice(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> 
     tensors = (leaf for leaf in leaves if torch.is_tensor(leaf))
     types = frozenset(leaf.dtype for leaf in tensors if leaf.is_floating_point())
     constants = [args[it.name] for it in kernel.params if it.is_constexpr]
-    missing = (leaf is None for leaf in leaves)
-    return {("types", types), (*options.items(), *constants, *missing)}
+    kinds = map(type, leaves)  # None, a number or a tensor
+    return {("types", types), (*options.items(), *constants, *kinds)}
 
 
 def settings(kernel: Any, args: dict[str, Any], options: dict[str, Any]) -> set[Hashable]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Run, Trainer
+from kgfast.training import Batch, Config, Run, Trainer
 from kgfast.training.config.files import override
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
@@ -62,10 +62,10 @@ def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
     """Let runs fail before a step: everywhere, or in one process."""
     step = Run._step
 
-    def stepped(self: Run, number: int) -> float:
-        if number == at and rank in (None, self._assignment.rank):
+    def stepped(self: Run, batch: Batch) -> None:
+        if self.state.step == at and rank in (None, self._assignment.rank):
             raise MemoryError("none is left")
-        return step(self, number)
+        step(self, batch)
 
     Run._step = stepped  # type: ignore[method-assign]
     try:

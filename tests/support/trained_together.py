@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset, synthetic
-from kgfast.training import Callback, Config, RunFolder, Trainer, checkpoint
+from kgfast.training import Batch, Callback, Config, RunFolder, Trainer, checkpoint
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.gloo import run_together, values
@@ -189,12 +189,12 @@ def without_one(how: str, folder: Path, rank: int) -> Any:
     """Train while one process goes away before a step."""
     step = Run._step
 
-    def stepped(self: Run, number: int) -> float:
-        if number == 3 and rank == 1:
+    def stepped(self: Run, batch: Batch) -> None:
+        if batch.number == 3 and rank == 1:
             if how == "hanging":
                 time.sleep(30)
             os._exit(3)
-        return step(self, number)
+        step(self, batch)
 
     Run._step = stepped  # type: ignore[method-assign]
     return fitted(config_of("distmult, logistic, pool, n3", 8, timeout=4), folder)

@@ -26,6 +26,8 @@ train.save_best_metric=hits@0
     train.save_best_metric: must be mrr, mr, median_rank, amr, amri or hits@K, such as
 train.table_folder=t  optim.name=adam
     train.table_folder: goes with optim.name row_adam, row_adagrad; optim.name is adam
+train.capture=yes
+    train.capture: Input should be 'auto', 'always' or 'never'; got True
 optim.lr=0
     optim.lr: Input should be greater than 0; got 0
 optim.lr=.nan

@@ -172,7 +172,8 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
     for row in rows:
         model.entity.grad = row.to_sparse(5)
         optimizer.collect()
-    optimizer.step(1.0)
+    optimizer.set_rate(1.0)
+    optimizer.step()
     # The two rows of entity 1 sum to (4, 0).
     norm = math.sqrt(9 + 9 + 16) if clip == 1.0 else 1.0
     torch.testing.assert_close(model.entity[1], torch.tensor([-4 / norm, 0.0]))
@@ -194,7 +195,8 @@ def test_a_loaded_optimizer_goes_on_bit_equal(name, lazy):
         rows = RowGradients(ids, torch.randn(3, 4, generator=generator))
         model.entity.grad = rows.to_sparse(8)
         optimizer.collect()
-        optimizer.step(0.1 / (1 + number))
+        optimizer.set_rate(0.1 / (1 + number))
+        optimizer.step()
 
     straight = make()
     optimizer = Optimizer(straight, config_of(name=name), lazy=lazy)

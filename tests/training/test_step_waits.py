@@ -1,9 +1,10 @@
-"""A step of the trainer waits for a GPU nowhere, counted without one."""
+"""A step of the trainer waits for a GPU nowhere, and a graph may replay it; without a GPU."""
 
 import json
 
 import pytest
 
+from kgfast.training.optimizer import Optimizer
 from support import steps
 from support.paths import BENCHMARKS
 from support.small_runs import sections_of_table
@@ -16,12 +17,40 @@ filtered, weighted, clipped
     data.filter_negatives=true  data.subsampling=true  optim.name=row_adagrad  optim.grad_clip=1
 all targets, clipped
     model.name=distmult  model.gamma=12  train.mode=kvsall  loss.name=bce  optim.grad_clip=1
+all entities, penalised, relations
+    model.name=complex  model.gamma=12  train.mode=1vsall  loss.name=cross_entropy
+    regularizer.name=dura  regularizer.weight=0.1  loss.relation_weight=0.2  optim.name=adagrad
+all entities, dropout
+    model.name=conve  model.base_dim=64  model.embedding_height=8  model.gamma=12
+    train.mode=1vsall  loss.name=bce  optim.name=adam
 """)
+ALL = OTHERS | {mode: sections for mode, (sections, _) in steps.MODES.items()}
+CAPTURED = {name: it for name, it in ALL.items() if it.get("train", {}).get("mode") != "kvsall"}
 
 
 @pytest.mark.parametrize("sections", OTHERS.values(), ids=OTHERS)
 def test_other_steps_wait_nowhere(sections):
     assert not steps.count(sections).waits
+
+
+@pytest.mark.parametrize("sections", CAPTURED.values(), ids=CAPTURED)
+def test_steps_differ_in_the_values_of_tensors_alone(sections):
+    """A replay repeats all other arguments of operators and kernels, and addresses of memory."""
+    pairs = steps.traces(sections | {"sched": {"name": "cosine", "warmup_steps": 3}})
+    assert pairs
+    for second, third in pairs:
+        assert len(second) > 50
+        assert second == third
+
+
+def test_a_rate_of_the_host_would_be_seen(monkeypatch):
+    def of_host(self, lr):
+        self._optimizer.param_groups[0]["lr"] = lr
+
+    monkeypatch.setattr(Optimizer, "set_rate", of_host)
+    ((second, third), *_) = steps.traces({"sched": {"name": "cosine"}})
+    changed = {one[0] for one, other in zip(second, third, strict=True) if one != other}
+    assert changed == {"update_adam", "_fused_adam_"}
 
 
 @pytest.fixture(scope="module")

@@ -85,9 +85,9 @@ def all_entities(optim, model, **options):
 def test_kernels_have_the_cores_where_a_step_is_theirs(monkeypatch, sections, backend, of_torch):
     step, seen = Run._step, set()
 
-    def watched(self, number):
+    def watched(self, batch):
         seen.add((torch.get_num_threads(), threads.count()))
-        return step(self, number)
+        step(self, batch)
 
     monkeypatch.setattr(Run, "_step", watched)
     with ops.use_backend(backend):

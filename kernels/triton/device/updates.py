@@ -20,14 +20,26 @@ class GradientRows(NamedTuple):
 
 
 class AdamNumbers(NamedTuple):
-    """Numbers of :class:`kgfast.kernels.backend.AdamStep`, in the kernel's form."""
+    """Numbers of :class:`kgfast.kernels.backend.AdamStep`, in the kernel's form.
 
-    lr: float
+    A step that a graph replays reads ``lr`` and ``step`` by pointers to float32.
+    """
+
+    lr: Any  # number, and a pointer that replaces the number or None
     shares: Any  # share of a gradient in the moments: 1 - beta
     logs: Any  # natural logarithms of the betas
     eps: float
     weight_decay: float
-    step: float  # step, unless it is read from memory
+    step: Any  # as lr
+
+
+@triton.jit
+def number_of(source):
+    """Return a number of the host, or read the number that a pointer names."""
+    number, pointer = source
+    if pointer is not None:
+        number = tl.load(pointer)
+    return number
 
 
 @triton.jit
@@ -77,7 +89,7 @@ def sum_rows(p_ids, p_order, p_rows, p_total, count, width, TILE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["count", "num_rows"])
-def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.constexpr):
+def update_adam(tables, gradients, numbers, count, num_rows, TILE: tl.constexpr):
     """Do a step of Adam (Kingma & Ba 2015, algorithm 1) on the table and both moments."""
     p_table, p_first, p_second = tables
     first_share, second_share = numbers.shares
@@ -89,14 +101,12 @@ def update_adam(tables, gradients, numbers, p_step, count, num_rows, TILE: tl.co
     g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + numbers.weight_decay * x
     m += first_share * (g - m)
     v += second_share * (g * g - v)
-    step = tl.full((), numbers.step, tl.float64)
-    if p_step is not None:
-        step = tl.load(p_step).to(tl.float64)
+    step = tl.full((), number_of(numbers.step), tl.float64)
     first = (1.0 - tl.exp(step * first_log)).to(tl.float32)  # bias corrections: 1 - beta ** step
     second = (1.0 - tl.exp(step * second_log)).to(tl.float32)
     tl.store(p_first + o_table, m, mask=mask)
     tl.store(p_second + o_table, v, mask=mask)
-    change = numbers.lr / first * m / (tl.sqrt(v / second) + numbers.eps)
+    change = number_of(numbers.lr) / first * m / (tl.sqrt(v / second) + numbers.eps)
     tl.store(p_table + o_table, x - change, mask=mask)
 
 
@@ -110,4 +120,4 @@ def update_adagrad(tables, gradients, numbers, count, num_rows, TILE: tl.constex
     g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + weight_decay * x
     total = tl.load(p_sum + o_table, mask=mask, other=0.0) + g * g
     tl.store(p_sum + o_table, total, mask=mask)
-    tl.store(p_table + o_table, x - lr * g / (tl.sqrt(total) + eps), mask=mask)
+    tl.store(p_table + o_table, x - number_of(lr) * g / (tl.sqrt(total) + eps), mask=mask)

@@ -191,6 +191,10 @@ class TrainConfig(Section):
     """Stop before the end."""
     amp: Literal["bf16"] | None = None
     """Mixed precision, by autocast of torch."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """On a GPU, capture a step in a CUDA graph and replay it, with equal bits: a small step then
+    takes no longer than its kernels. A line says what forbids it: several processes, ``kvsall``, a
+    model or loss of your own, or a wait of the host. With ``always`` that is an error."""
     out_dir: str | None = None
     """The run folder, if the command line names none."""
     table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None

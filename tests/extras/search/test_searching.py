@@ -70,11 +70,11 @@ class Killed(BaseException):
 def test_a_search_that_was_cut_off_ends_as_if_nobody_had(searched, tmp_path, monkeypatch, moment):
     made, step = [], Run._step
 
-    def counted(self, number):
-        made.append(number)
+    def counted(self, batch):
+        made.append(batch.number)
         if len(made) == moment:
             raise Killed
-        return step(self, number)
+        step(self, batch)
 
     monkeypatch.setattr(Run, "_step", counted)
     config = search_config(search={"trials": 4})

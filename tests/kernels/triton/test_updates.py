@@ -25,9 +25,14 @@ def formula(tables, ids, gradients, step):
     table[ids] -= ADAM["lr"] * first[ids] / (1 - 0.9**step) / root
 
 
-@pytest.mark.parametrize("number", [int, lambda step: torch.tensor(float(step))])
+def there(number):
+    """Return a number as a graph of a step reads it."""
+    return torch.tensor(float(number))
+
+
+@pytest.mark.parametrize("of", [int, there])
 @pytest.mark.parametrize("width", [1, 3, 64, 1500])
-def test_adam_is_its_formula(width, number):
+def test_adam_is_its_formula(width, of):
     generator = torch.Generator().manual_seed(width)
     tables = [torch.randn(N, width, generator=generator), *torch.zeros(2, N, width)]
     exact = [it.double() for it in tables]
@@ -35,7 +40,8 @@ def test_adam_is_its_formula(width, number):
         for step in range(1, 6):
             ids = torch.randperm(N, generator=generator)[: 2 * step]
             gradients = torch.randn(len(ids), width, generator=generator)
-            ops.update_rows(tables, ids, gradients, AdamStep(number=number(step), **ADAM))
+            numbers = {"lr": ADAM["lr"] if of is int else there(ADAM["lr"]), "number": of(step)}
+            ops.update_rows(tables, ids, gradients, AdamStep(**ADAM | numbers))
             formula(exact, ids, gradients, step)
     for got, right in zip(tables, exact, strict=True):
         torch.testing.assert_close(got, right.float(), rtol=2e-5, atol=1e-6)
@@ -48,9 +54,9 @@ def test_adagrad_is_its_formula(ids):
     exact, sums = (it.double() for it in tables)
     rows = slice(None) if ids is None else ids
     with ops.use_backend("triton"):
-        for _ in range(3):
+        for rate in (0.1, there(0.1), 0.1):
             gradients = torch.randn(exact[rows].shape, generator=generator)
-            ops.update_rows(tables, ids, gradients, AdagradStep(**ADAGRAD))
+            ops.update_rows(tables, ids, gradients, AdagradStep(**ADAGRAD | {"lr": rate}))
             g = gradients.double() + ADAGRAD["weight_decay"] * exact[rows]
             sums[rows] += g**2
             exact[rows] -= ADAGRAD["lr"] * g / (sums[rows].sqrt() + ADAGRAD["eps"])

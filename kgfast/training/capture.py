@@ -1,0 +1,142 @@
+"""Steps of training in CUDA graphs: the host launches a graph, not each kernel.
+
+A replay launches the kernels of the captured step with the same arguments. All that differs between
+steps therefore lies in tensors on the device, which the host writes before a replay: the batch, the
+learning rate, counts of steps, the seed of the device's generator. The bits are those of the step
+without a graph. Memory of a step that does not outlive the step is common to all graphs.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.processes.assignment import Assignment
+from kgfast.training.config import Config, is_own
+
+_WARM_UPS = 3  # number that torch's documentation asks for
+_WAITS = "synchroniz"  # in torch's warning of an operation that waits for the device
+
+
+class StepGraphs:
+    """CUDA graphs of a step, one for each kind of its data.
+
+    A step runs three times before it is captured: memory that outlives a step is then there, and
+    kernels are compiled. If a step cannot be captured, all steps run without a graph from then on.
+
+    Parameters
+    ----------
+    device : torch.device
+    changes : sequence of Tensor
+        Tensors that a step changes; a replay counts up their versions, too.
+    on_failure : callable
+        Called with the reason if a step cannot be captured, before that step runs without a graph.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        changes: Sequence[Tensor] = (),
+        on_failure: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        self._device, self._changes, self._on_failure = device, changes, on_failure
+        self._stream = torch.cuda.Stream(device)
+        self._runs: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._fails = False
+
+    def run(self, kind: Hashable, step: Callable[[], object]) -> None:
+        """Run a step, or replay the graph of its kind.
+
+        Steps of a kind launch the same kernels, which read and write the same memory.
+        """
+        if kind not in self._graphs and self._runs[kind] == _WARM_UPS:
+            self._capture(kind, step)
+        if kind in self._graphs:
+            self._graphs[kind].replay()
+            torch.autograd.graph.increment_version(self._changes)
+        elif self._fails:
+            step()
+        else:
+            self._runs[kind] += 1
+            self._warm_up(step, is_last=self._runs[kind] == _WARM_UPS)
+
+    def clear(self) -> None:
+        """Free the graphs and their memory; later steps begin anew."""
+        self._graphs, self._runs = {}, Counter()
+
+    def _warm_up(self, step: Callable[[], object], *, is_last: bool) -> None:
+        """Run a step on the stream of captures; find out whether the host waits in the last one."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        looks: AbstractContextManager[list[str]] = _noting_waits() if is_last else nullcontext([])
+        with torch.cuda.stream(self._stream), looks as places:
+            step()
+        current.wait_stream(self._stream)
+        if places:
+            self._fail(f"the host waits for the device at {places[0]}")
+
+    def _capture(self, kind: Hashable, step: Callable[[], object]) -> None:
+        try:
+            self._graphs[kind] = self._recorded(step)
+        except Exception as error:
+            # Torch raises a second error at the end of a capture that has failed.
+            self._fail(str(error.__context__ or error).partition("\n")[0])
+
+    def _recorded(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        # Other threads may use the device meanwhile: one pins the memory of batches.
+        options: dict[str, Any] = {"stream": self._stream, "capture_error_mode": "thread_local"}
+        for other in self._graphs.values():
+            options["pool"] = other.pool()
+        graph = torch.cuda.CUDAGraph()
+        # Torch itself leaves the stream only if the capture ends without an error.
+        with torch.cuda.stream(self._stream), torch.cuda.graph(graph, **options):
+            step()
+        return graph
+
+    def _fail(self, reason: str) -> None:
+        self._fails = True
+        self.clear()
+        self._on_failure(reason)
+
+
+@contextmanager
+def _noting_waits() -> Iterator[list[str]]:
+    """Yield a list, to which the places are added at the end where the host waited."""
+    places: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", f".*{_WAITS}")
+            yield places
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for each in caught:
+        if _WAITS in str(each.message):
+            places.append(f"{each.filename}:{each.lineno}")
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def obstacle_of(
+    config: Config, device: torch.device, assignment: Assignment, *, defers_checks: bool
+) -> str | None:
+    """Return why no step of a run is captured; None if nothing is known, empty if that is usual."""
+    if config.train.capture == "never" or (config.train.capture == "auto" and device.type == "cpu"):
+        return ""
+    if device.type != "cuda":
+        return f"the device is {device}"
+    if assignment.size > 1:
+        return "processes exchange gradients"
+    if not defers_checks:
+        return "the host reads each loss, as no Triton kernels serve this device"
+    if is_own(config.model.name) or is_own(config.loss.name):
+        return "the host checks the ids of a model or loss of your own"
+    if config.train.mode == "kvsall":
+        return "steps of train.mode kvsall have different numbers of answers"
+    return None
