@@ -19,7 +19,7 @@ from kgfast.processes.assignment import Assignment
 from kgfast.training.config import Config, is_own
 
 _WARM_UPS = 3  # number that torch's documentation asks for
-_WAITS = "synchroniz"  # in torch's warning of an operation that waits for the device
+_WAITS = "called a synchronizing"  # in torch's warning of an operation that waits for the device
 
 
 class StepGraphs:
@@ -109,10 +109,11 @@ def _noting_waits() -> Iterator[list[str]]:
     """Yield a list, to which the places are added at the end where the host waited."""
     places: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.filterwarnings("always", f".*{_WAITS}")
+            torch.cuda.set_sync_debug_mode("warn")
+            caught.clear()  # torch warns that the mode is a prototype
+            warnings.filterwarnings("always", _WAITS)
             yield places
     finally:
         torch.cuda.set_sync_debug_mode(before)

@@ -49,6 +49,7 @@ class CountsWaits(CountsStep, LiveMemory):
     def __init__(self) -> None:
         super().__init__()
         self.trace: list[object] = []
+        self.kept: set[int] = set()
         self._new: dict[int, object] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +74,7 @@ class CountsWaits(CountsStep, LiveMemory):
 
     def begin(self) -> None:
         """Begin a trace."""
-        self.trace, self._new = [], {}
+        self.trace, self._new, self.kept = [], {}, set()
 
     def note(self, name: str, arguments: object) -> None:
         """Add a line to the trace."""
@@ -89,6 +90,7 @@ class CountsWaits(CountsStep, LiveMemory):
             return "host", leaf.flatten()[:9].tolist()
         key = key_of(leaf)
         place = self._new.get(key, ("kept", key))
+        self.kept |= {key} - self._new.keys()
         return place, leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.dtype
 
 
@@ -125,11 +127,13 @@ def pretended(sections: Mapping[str, Any]) -> Iterator[tuple[Run, CountsWaits, C
     class Traced:
         def __init__(self, *_: object) -> None:
             self.traces: dict[Hashable, list[object]] = {}
+            self.kept: set[int] = set()
 
         def run(self, kind: Hashable, step: Callable[[], object]) -> None:
             device.begin()
             step()
             self.traces.setdefault(kind, []).append(device.trace)
+            self.kept |= device.kept
             device.begin()
 
         def clear(self) -> None:
@@ -172,10 +176,19 @@ def count(sections: Mapping[str, Any]) -> Counted:
 
 
 def traces(sections: Mapping[str, Any]) -> list[tuple[object, object]]:
-    """Return for each kind of batch what its second and its third step ask a device for."""
+    """Return for each kind of batch what its second and its third step ask a device for.
+
+    All memory that outlives a step belongs to the run: nothing replaces what a graph reads.
+    """
     with pretended(sections) as (run, _, _):
         for _ in range(6):
             run.make_step()
+        optimizer, batches = run._optimizer, [there for _, there in run._ahead._placed.values()]
+        states = [*optimizer._optimizer.state.values()]
+        holders = [run._model.state_dict(), run._loss_sum, batches, states]
+        holders += [optimizer._optimizer.param_groups[0]["lr"], optimizer.spares._constants]
+        held = {key_of(leaf) for leaf in tree_leaves(holders) if has_storage(leaf)}
+        assert run._graphs.kept <= held
         return [tuple(of_kind[1:3]) for of_kind in run._graphs.traces.values() if len(of_kind) > 2]
 
 
