@@ -384,13 +384,12 @@ def _is_due(step: int, every: int) -> bool:
 def _first_bad_row(model: nn.Module) -> tuple[str, int] | None:
     """Return the first parameter with a NaN or an infinity, and the first such row, or None."""
     for name, parameter in model.named_parameters():
-        rows = parameter.detach()
-        rows = rows.reshape(len(rows), -1) if rows.ndim else rows.reshape(1, 1)
-        step = max(1, _NUMBERS // max(1, rows.shape[1]))
-        for first in range(0, len(rows), step):
-            finite = rows[first : first + step].isfinite().all(1)
-            if not bool(finite.all()):
-                return name, first + int((~finite).nonzero()[0])
+        rows = parameter.detach().reshape(len(parameter) if parameter.ndim else 1, -1)
+        size = max(1, _NUMBERS // max(1, rows.shape[1]))
+        for number, block in enumerate(rows.split(size)):
+            bad = (~block.isfinite().all(1)).nonzero()
+            if len(bad):
+                return name, number * size + int(bad[0])
     return None
 
 

@@ -57,11 +57,9 @@ class Optimizer:
         self._parts: dict[Tensor, list[Part]] = {}
         self._whole: dict[Tensor, Tensor] = {}
         self.lr, device = config.lr, self._entity.device
-        # Where a graph may replay a step, updates read the rate from the device.
-        self._rate: Tensor | None = None
-        if device.type != "cpu":
-            self._rate = torch.full((), self.lr, dtype=torch.float32, device=device)
-            self._optimizer.param_groups[0]["lr"] = self._rate
+        if device.type != "cpu":  # a graph of a step reads the rate there
+            rate = torch.full((), self.lr, dtype=torch.float32, device=device)
+            self._optimizer.param_groups[0]["lr"] = rate
         self.spares = Spares()  # memory of the last gradient of the table
 
     def collect(self) -> None:
@@ -84,13 +82,12 @@ class Optimizer:
 
     def set_rate(self, lr: float) -> None:
         """Set the learning rate of the next steps."""
-        if lr == self.lr:
-            return
+        group = self._optimizer.param_groups[0]
+        if isinstance(group["lr"], float):
+            group["lr"] = lr
+        elif lr != self.lr:
+            group["lr"].fill_(lr)
         self.lr = lr
-        if self._rate is None:
-            self._optimizer.param_groups[0]["lr"] = lr
-        else:
-            self._rate.fill_(lr)
 
     def drop(self) -> None:
         """Drop all gradients."""
@@ -111,7 +108,7 @@ class Optimizer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             add_to(parameter.grad, parts)
-        self._parts, self._whole = {}, {}
+        self._parts = {}
         if self._assignment.size > 1:
             aligned = [each.grad for each in self._named.values() if each is not self._entity]
             self._assignment.align([numbers_of(grad) for grad in aligned if grad is not None])
@@ -121,8 +118,7 @@ class Optimizer:
             torch._foreach_mul_(gradients, factor.clamp_(max=1.0))
         self._optimizer.step()
         gradient = self._entity.grad
-        for parameter in self._named.values():
-            parameter.grad = None
+        self.drop()
         # Two references: no other object holds the gradient.
         if gradient is not None and not gradient.is_sparse and sys.getrefcount(gradient) <= 2:
             self.spares.give(gradient)

@@ -306,8 +306,9 @@ class SchedConfig(Section):
             return lr * (1 - done)
         if self.name == "cosine":
             return lr * ((1 + math.cos(math.pi * done)) / 2)
-        passed = sum(step >= fraction * steps for fraction in self.milestones)
-        return lr * self.factor**passed
+        if self.name == "step":
+            lr *= self.factor ** sum(step >= fraction * steps for fraction in self.milestones)
+        return lr
 
 
 class DistributedConfig(Section):
