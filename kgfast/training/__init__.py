@@ -4,18 +4,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgfast.training import checkpoint
-    from kgfast.training.build import follow, load_dataset, loss_of
-    from kgfast.training.config import Config
-    from kgfast.training.data import Batch, Negatives
-    from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
-    from kgfast.training.logs import Callback, read_rows
-    from kgfast.training.loop import Run
-    from kgfast.training.objective import Objective
-    from kgfast.training.row_optimizer import RowAdagrad, RowAdam
-    from kgfast.training.run_folder import RunFolder
-    from kgfast.training.saved import is_saved, save
-    from kgfast.training.trainer import Result, Trainer
+    from kgfast.training import checkpoint as checkpoint
+    from kgfast.training.build import follow as follow
+    from kgfast.training.build import load_dataset as load_dataset
+    from kgfast.training.build import loss_of as loss_of
+    from kgfast.training.config import Config as Config
+    from kgfast.training.data import Batch as Batch
+    from kgfast.training.data import Negatives as Negatives
+    from kgfast.training.loading import LoadedRun as LoadedRun
+    from kgfast.training.loading import Vocabularies as Vocabularies
+    from kgfast.training.loading import load_run as load_run
+    from kgfast.training.loading import model_of as model_of
+    from kgfast.training.logs import Callback as Callback
+    from kgfast.training.logs import read_rows as read_rows
+    from kgfast.training.loop import Run as Run
+    from kgfast.training.objective import Objective as Objective
+    from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
+    from kgfast.training.row_optimizer import RowAdam as RowAdam
+    from kgfast.training.run_folder import RunFolder as RunFolder
+    from kgfast.training.saved import is_saved as is_saved
+    from kgfast.training.saved import save as save
+    from kgfast.training.trainer import Result as Result
+    from kgfast.training.trainer import Trainer as Trainer
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
@@ -31,31 +41,7 @@ _HOMES = {
     "trainer": ("Result", "Trainer"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = [
-    "Batch",
-    "Callback",
-    "Config",
-    "LoadedRun",
-    "Negatives",
-    "Objective",
-    "Result",
-    "RowAdagrad",
-    "RowAdam",
-    "Run",
-    "RunFolder",
-    "Trainer",
-    "Vocabularies",
-    "checkpoint",
-    "follow",
-    "is_saved",
-    "load_dataset",
-    "load_run",
-    "loss_of",
-    "model_of",
-    "read_rows",
-    "save",
-]
+__all__ = [*_HOME_OF, "checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from kgfast import losses
 from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss
+from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
 from kgfast.rng import Stream, mix
 from kgfast.training.build import loss_of
@@ -99,9 +100,9 @@ class Objective:
             of_rows = getattr(losses.regularizers, penalty.name)
             yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
 
-    def dims_of(self, model: Any, batch: Batch) -> tuple[int, ...] | None:
+    def dims_of(self, model: Model, batch: Batch) -> tuple[int, ...] | None:
         """Return the widths of the sub-models that a batch trains; None if the model has none."""
-        if self._config.med is None:
+        if not isinstance(model, MED):
             return None
         return tuple(model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS)))
 
