@@ -160,13 +160,16 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
     """Make a list per query, of the query's pairs, in pieces of at most ``length``."""
     num_queries, num_candidates = index.shape
     pieces = max(1, -(-num_candidates // length))
-    ids = _places(num_queries + 1, index)
-    piece = _places(num_queries * pieces + 1, index)
-    query = piece.div(pieces, rounding_mode="floor")
-    starts = query * num_candidates + (piece - query * pieces) * length
-    target = ids[:-1] if pieces == 1 else -1 - piece[:-1]
-    lists = IndexLists(None, index.contiguous().view(-1), None, starts, query[:-1], target)
-    return PairLists(lists, ids * pieces, ids[:-1], pieces > 1)
+    places = _places(num_queries * pieces + 1, index)
+    queries, piece = places[: num_queries + 1], places[:-1]
+    starts = queries * num_candidates
+    if pieces > 1:
+        starts = (starts[:, None] + length * places[:pieces]).view(-1)[: len(places)]
+    owners = queries[:-1, None].expand(-1, pieces).reshape(-1)
+    lists = IndexLists(None, index.reshape(-1), None, starts, owners, piece)
+    if pieces > 1:
+        lists = lists._replace(target=-1 - piece)
+    return PairLists(lists, queries * pieces, queries[:-1], pieces > 1)
 
 
 def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
@@ -177,27 +180,25 @@ def lists_of_ids(index: Tensor, length: int, num_rows: int) -> PairLists:
     to list ``len(ids)``.
     """
     ids, order = index.flatten().sort(stable=True)
-    if not len(ids):
+    pairs = len(ids)
+    if not pairs:
         lists = IndexLists(order, order, None, ids.new_zeros(1), ids, ids)
         return PairLists(lists, ids.new_zeros(1), ids, False)
-    place = _places(len(ids), ids)
-    is_new = torch.ones_like(ids, dtype=torch.bool)
-    torch.ne(ids[1:], ids[:-1], out=is_new[1:])
-    first = torch.where(is_new, place, 0).cummax(0).values
-    list_of = is_new.cumsum(0) - 1
-    piece_of = ((place - first) % length == 0).cumsum(0) - 1
-    pairs = len(ids)
     num_lists = min(pairs, num_rows)
     num_pieces = min(pairs, num_lists + pairs // length)
-    starts = torch.searchsorted(piece_of, _places(num_pieces + 1, ids))
-    first_pair = starts[:-1].clamp(max=pairs - 1)
-    list_of = torch.where(starts[:-1] < pairs, list_of[first_pair], num_lists)  # list of each piece
-    first_piece = torch.searchsorted(list_of, _places(num_lists + 2, ids))
+    places = _places(pairs + 2, ids)
+    first = torch.searchsorted(ids, ids)  # place of the first pair of an id
+    piece_of = ((places[:pairs] - first) % length == 0).cumsum(0)
+    starts = torch.searchsorted(piece_of, places[1 : num_pieces + 2])
+    start = starts[:-1]
+    first_pair = start.clamp(max=pairs - 1)
+    list_of = (first[first_pair] == start).cumsum(0) - 1  # list of each piece
+    list_of = torch.where(start < pairs, list_of, num_lists)
+    first_piece = torch.searchsorted(list_of, places[: num_lists + 2])
     count = first_piece.diff()
     count[-1:].zero_()  # the spare pieces
     first_extra = torch.nn.functional.pad(torch.where(count > 1, count, 0).cumsum(0), (1, 0))
-    piece = _places(num_pieces, ids)
-    extra = first_extra[list_of] + piece - first_piece[list_of]
+    extra = first_extra[list_of] + places[:num_pieces] - first_piece[list_of]
     target = torch.where(count[list_of] > 1, -1 - extra, list_of)
     owners = ids[first_pair]
     distinct = owners[first_piece[:-2].clamp(max=num_pieces - 1)]
