@@ -144,6 +144,12 @@ def flat(total, TILE: tl.constexpr):
     return tl.reshape(tl.permute(total, (2, 1, 3, 0)), (M, N))
 
 
+@triton.constexpr_function
+def at_once(form, tile):
+    """Return the features that are loaded at once: two of complex rows, if registers are left."""
+    return 2 if form.planes == 2 and not form.is_rscf and tile.bands == 4 else 1
+
+
 @triton.jit
 def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, TILE: tl.constexpr):
     """Return ``part`` (:func:`new_sums`) plus terms of packed features ``first .. stop - 1``."""
@@ -152,7 +158,7 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
     N: tl.constexpr = TILE.lanes
     p_queries += rows_in_tile(TILE)
     p_panels += lanes_in_tile(TILE)
-    for k in range(first, stop):
+    for k in tl.range(first, stop, loop_unroll_factor=at_once(FORM, TILE)):
         p_q = p_queries + k * (query_planes(FORM) * M)
         p_c = p_panels + k * (candidate_planes(FORM) * N)
         q_re = by_row(tl.load(p_q), TILE)

@@ -4,7 +4,7 @@ Cost model (compiled for sm_90; registers per thread, issue slots per element of
 words that a thread loads for a pair and plane):
 
     64 queries x 128 candidates, 8 warps    127    6.5    0.38    8 x 4 pairs a thread
-    32 x 64, 4 warps                         98    6.9    0.63    8 x 2: up to 255, or crops
+    32 x 64, 4 warps                        108    6.8    0.63    8 x 2: up to 255, or crops
     16 x 32, 1 warp                          68    7.2    1.06    16 x 1: up to 16
 
 A word takes the loads' return path a clock for each warp, a square root two, an instruction a

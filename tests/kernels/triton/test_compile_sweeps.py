@@ -109,6 +109,19 @@ def test_the_rotate_loop_is_limited_by_the_square_root(arch, case) -> None:
     assert inner["LDL"] == inner["STL"] == 0
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_middle_tile_loads_two_features_before_a_root(arch) -> None:
+    launch = only(recorded("rotate", 100, arch=arch), "sweep")
+    code, roots = aot.compile_for(launch, arch), 2 * elements_of(launch)
+    loop = code.loop_of_roots(roots)
+    first = next(
+        address for address, text in code._code if "MUFU" in text and address > loop.span[0]
+    )
+    assert loop["MUFU.SQRT"] == roots
+    assert aot.Loop.of(code._code, loop.span[0], first)["LDG"] == loop["LDG"] == 12
+    assert (code.stack, code.registers <= 128) == (0, True)  # 16 warps a multiprocessor
+
+
 FILTERED = [  # score, whether there is a factor, most slots near and far
     ("rscf_rotate", True, 24.5, 36),
     ("rscf_rotate", False, 8.5, None),
