@@ -116,8 +116,8 @@ class Prepared:
             candidates.__dict__[name] = getattr(self, name)
         return candidates
 
-    def rows(self, some: slice) -> "Prepared":
-        """Return a range of the rows as new candidates."""
+    def rows(self, some: slice | Tensor) -> "Prepared":
+        """Return some of the rows as new candidates."""
         bias = self.bias
         if bias is not None and len(bias) == len(self.table):
             bias = bias[some]

@@ -20,9 +20,10 @@ from ..operands import Above, Known, Operands
 from . import rank
 from .device.best import NO_LANE
 from .device.canonical import Pairs
+from .device.sweep import Tally
 from .host import configs
 from .host import launch as launcher
-from .host.scan import Crop, excluded_keys, scan_of
+from .host.scan import Scan, excluded_keys, score_pairs, spans
 from .host.status import Status
 
 
@@ -33,8 +34,7 @@ def above(
     pieces: list[tuple[Tensor, Above]] = []
     total = 0
     with launcher.serving(operands.table.device) as arch:
-        crop = Crop(operands, operands.crops[0], arch, allows_nan=checks.allows_nan)
-        for piece in _find(crop, lowest, known, checks):
+        for piece in _find(operands, arch, lowest, known, checks):
             pieces.append(piece)
             total += len(piece[1].ids)
             if total > most:
@@ -44,27 +44,28 @@ def above(
 
 
 def _find(
-    crop: Crop, lowest: Tensor, known: Known | None, checks: Checks
+    operands: Operands, arch: int, lowest: Tensor, known: Known | None, checks: Checks
 ) -> Iterator[tuple[Tensor, Above]]:
     """Yield queries and their results among some candidates; for one query, ids ascend."""
-    candidates, ids = crop.operands.candidates, crop.operands.candidates.sorted_ids
-    plan, excluded = crop.plan(), excluded_keys(candidates, known)
-    scan, status = scan_of(crop, plan, ids), Status(1, crop.device)
-    band = torch.empty(configs.BAND_PAIRS, dtype=torch.int64, device=crop.device)
-    height = min(plan.queries_per_pass, len(band) // plan.tile.candidates)
-    every = torch.arange(len(lowest), dtype=torch.int64, device=crop.device)
-    for first in range(0, len(every), height):
-        queries, limits = every[first : first + height], lowest[first : first + height]
-        scan.take(queries, None if crop.allows_nan else status.rows)
-        scan.limit(limits)
-        for size in scan.pieces(band, status, checks):
+    excluded = excluded_keys(operands.candidates, known)
+    scan, status = Scan(operands, operands.crops[0], arch), Status(1, lowest.device)
+    ids, scan.status = scan.ids, None if checks.allows_nan else status.rows
+    band = torch.empty(configs.BAND_PAIRS, dtype=torch.int64, device=lowest.device)
+    start = torch.zeros_like(status.unsorted)
+    tally = Tally(None, band, start.clone(), len(band))
+    every = torch.arange(len(lowest), dtype=torch.int64, device=lowest.device)
+    for first, stop in spans(len(every), min(scan.height, len(band) // scan.tile.candidates)):
+        scan.take((first, stop))
+        scan.limit(lowest)
+        for size in scan.pieces(tally, start, status, checks):
             pairs = band[:size].sort().values
             scores = torch.empty_like(pairs, dtype=torch.float64)
-            crop.decide(Pairs(pairs, None, queries, ids, limits, scores, excluded))
-            positions, lanes = pairs >> 32, pairs & NO_LANE
-            reaches = (scores >= limits[positions]) & (lanes != NO_LANE)
+            score_pairs(operands, scan.dim, Pairs(pairs, None, ids, lowest, scores, excluded))
+            rows, lanes = pairs >> 32, pairs & NO_LANE
+            reaches = (scores >= lowest[rows]) & (lanes != NO_LANE)
             places = reaches.nonzero()[:, 0]
-            counts = positions[places].bincount(minlength=len(queries))
+            counts = (rows[places] - first).bincount(minlength=stop - first)
             indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-            lanes, scores = lanes[places], scores[places].to(crop.operands.queries.dtype)
-            yield queries, Above(indptr, lanes if ids is None else ids[lanes], scores)
+            lanes, scores = lanes[places], scores[places].to(operands.queries.dtype)
+            found = Above(indptr, lanes if ids is None else ids[lanes], scores)
+            yield every[first:stop], found

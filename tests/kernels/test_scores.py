@@ -57,4 +57,4 @@ def test_a_term_without_a_bound_is_decided_by_canonical_scores(monkeypatch):
     from kgfast.kernels.triton.host import bounds
 
     monkeypatch.setattr(terms, "WRITTEN", (*terms.WRITTEN, NEW_TERM))
-    assert bounds.error_bound(UNKNOWN, 100, rounded_inputs=False).absolute == math.inf
+    assert bounds.error_bound(UNKNOWN, 100, rounded_inputs=False).margins[0] == math.inf

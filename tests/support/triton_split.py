@@ -42,20 +42,25 @@ def swept_products(
     store_products[grid](
         *(rows, panels, out, dim, out.stride(0)), TILE=tile.shape, num_warps=tile.num_warps
     )
-    zeros = queries.new_zeros(len(queries), dtype=torch.float64)
-    bound, norms = split.split_bound(dim), split.norms_of(rows, len(queries))
-    base, *slopes = split.thresholds(bound, zeros, norms, None).double()[1:]
+    bound, norms = split.split_bound(dim), norms_of(rows, len(queries)).double()
+    margins = torch.tensor(bound.margins, dtype=torch.float64).view(4, 4)
+    base, *slopes = margins[:, 1:] @ norms + margins[:, :1]
     allowed = base[:, None] + bound.rel * (queries.double() @ candidates.double().T).abs()
-    for slope, norm in zip(slopes, split.norms_of(panels, len(candidates)).double(), strict=True):
+    for slope, norm in zip(slopes, norms_of(panels, len(candidates)).double(), strict=True):
         allowed = allowed + slope[:, None] * norm
     return out[: len(queries), : len(candidates)], allowed
+
+
+def norms_of(rows: split.SplitRows, count: int) -> Tensor:
+    """Return upper bounds on norms of the first ``count`` rows and of parts, ``[3, R]``."""
+    return rows.terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
 def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pack 16 rows ``[16, D]``; return their parts and their norms ``[3, 16]``."""
     packed = split.pack(rows, Selection(16), rows.shape[1], 16)
     parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed[:2])
-    return (*parts, split.norms_of(packed, 16).double())
+    return (*parts, norms_of(packed, 16).double())
 
 
 @triton.jit

@@ -14,27 +14,23 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     """Sweep all pairs; return distances ``[B, N]`` and a function of their bound."""
     from kgfast.kernels.triton.device.arguments import Norm
     from kgfast.kernels.triton.host.launch import architecture
-    from kgfast.kernels.triton.host.layout import Selection
-    from kgfast.kernels.triton.host.scan import Crop, Scan
+    from kgfast.kernels.triton.host.scan import Scan
     from kgfast.kernels.triton.host.views import form_of
 
     facts, has_factor = get_score(score), factor is not None
     dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
     operands = Operands(queries, Prepared(candidates, facts, None, factor))
-    every = torch.arange(len(queries), device=DEVICE)
-    crop = Crop(operands, dim, arch, allows_nan=True)
-    cut = crop.plan(few=0)
-    scan = Scan(crop, cut, None)
-    scan.take(every, None)
-    scan.limit(torch.zeros(len(every), dtype=torch.float64, device=DEVICE))
-    scan._panels = scan._packed_candidates(Selection(len(candidates)))
-    packed = scan._arguments()["packed"]
+    scan = Scan(operands, dim, arch, None, few=0)
+    scan.take((0, len(queries)))
+    scan.limit(torch.zeros(len(queries), dtype=torch.float64, device=DEVICE))
+    scan._panels = scan._packed((0, len(candidates)))
+    packed, cut = scan.launch_arguments()[1]["packed"], scan.tile
     never = packed.thresholds.clone()
     never[:, :3] = torch.inf
-    tiles = -(-len(queries) // cut.tile.queries)
-    panels = -(-len(candidates) // cut.tile.candidates)
-    out = torch.empty(tiles * cut.tile.queries, panels * cut.tile.candidates, device=DEVICE)
+    tiles = -(-len(queries) // cut.queries)
+    panels = -(-len(candidates) // cut.candidates)
+    out = torch.empty(tiles * cut.queries, panels * cut.candidates, device=DEVICE)
     moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
         packed._replace(thresholds=never, rel=0.0),
@@ -43,16 +39,16 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         out.stride(0),
         1.0001 * moves,
         FORM=form_of(operands, Norm.FACTOR if has_factor else Norm.NONE),
-        TILE=cut.tile.shape,
-        num_warps=cut.tile.num_warps,
+        TILE=cut.shape,
+        num_warps=cut.num_warps,
     )
 
     def allowed(distance: Tensor) -> Tensor:
         """Return the error for a target with score 0, of thresholds and norms as swept."""
         base, slope = packed.thresholds.double().transpose(0, 1).flatten(1)[1:3, : len(queries)]
         norms = packed.lanes.view(panels, 2, -1)[:, 1].flatten()[: len(candidates)].double()
-        of_norms = slope[:, None] * norms if crop.bound.norm else 0.0
-        return crop.bound.rel * distance.abs() + base[:, None] + of_norms
+        of_norms = slope[:, None] * norms if scan.bound.norm else 0.0
+        return scan.bound.rel * distance.abs() + base[:, None] + of_norms
 
     return out[: len(queries), : len(candidates)], allowed
 

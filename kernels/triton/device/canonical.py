@@ -5,7 +5,7 @@ Every kernel here is launched with ``enable_fp_fusion=False``. Kernels then cons
 
 Cost model: a lane owns a pair, so a feature costs up to four gathered loads, 5 float64 operations
 and a correctly rounded float64 square root (about 20 float64 instructions). Only targets and the
-pairs that a sweep leaves open come here: of ranks few, of the best k about k (1 + log(N / stripe))
+pairs that a sweep leaves open come here: of ranks few, of the best k about k (1 + log(N / sample))
 a query. Sums of monotone scores stop once they are past a limit; this changes no result.
 """
 
@@ -32,24 +32,24 @@ _LANES: tl.constexpr = tl.constexpr(CANONICAL_LANES)
 
 
 class Pairs(NamedTuple):
-    """Pairs that are scored, and the meaning of their positions and lanes."""
+    """Pairs that are scored, in one band or several, and the meaning of their lanes."""
 
-    pairs: Any  # [capacity] position << 32 | lane; None: each position with the lane of its number
-    cursor: Any  # [1] number of pairs, or more if there was no room; None: all
-    order: Any  # [positions] query; None: positions are queries
+    pairs: Any  # [bands][capacity] query << 32 | lane; None: each query with the lane of its number
+    # [bands] number of pairs, or more if there was no room, plus the places of earlier bands unless
+    # pairs are counted; None: all pairs
+    cursor: Any
     ids: Any  # [lanes] candidate; None: lanes are candidates
-    limits: Any = None  # [positions] float64; None: every score is needed
-    scores: Any = None  # [capacity] float64; None: not needed
+    limits: Any = None  # [queries] float64; None: every score is needed
+    scores: Any = None  # [bands][capacity] float64; None: not needed
     excluded: Any = None  # rising query << 32 | lane: such pairs get a lane of all ones
     status: Any = None  # [3] see note_bad_pairs; None: nothing is checked
 
 
 class Counted(NamedTuple):
-    """Counts ``[B]`` of candidates by the limit, which is the score of a query's target."""
+    """Counts of candidates by the limit, which is the score of a query's target."""
 
     targets: Any
-    greater: Any
-    equal: Any
+    counts: Any  # [queries][4] greater and equal; in the second band, of known answers
 
 
 @triton.jit
@@ -116,8 +116,11 @@ def decide(
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     size = tl.full((), capacity, tl.int64)
+    o_band = tl.program_id(1).to(tl.int64) * capacity
     if band.cursor is not None:
-        appended = tl.load(band.cursor)
+        appended = tl.load(band.cursor + tl.program_id(1)).to(tl.int64)
+        if counted is None:
+            appended -= o_band
         size = tl.minimum(size, appended)
         if counted is not None:
             size = tl.where(appended <= capacity, appended, 0)
@@ -127,32 +130,30 @@ def decide(
         m_pair = place < size
         pair = place.to(tl.int64) * 4294967297
         if band.pairs is not None:
-            pair = tl.load(band.pairs + place, mask=m_pair, other=0)
-        position = pair >> 32
-        query = position
-        if band.order is not None:
-            query = tl.load(band.order + position, mask=m_pair, other=0)
+            pair = tl.load(band.pairs + o_band + place, mask=m_pair, other=0)
+        query = pair >> 32
         candidate = pair & 4294967295
         if band.ids is not None:
             candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
         limit = tl.full((_LANES,), float("nan"), tl.float64)
         if band.limits is not None:
-            limit = tl.load(band.limits + position, mask=m_pair, other=0.0)
+            limit = tl.load(band.limits + query, mask=m_pair, other=0.0)
         if counted is not None:
             m_pair &= candidate != tl.load(counted.targets + query, mask=m_pair, other=0)
         score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
         if band.status is not None:
             note_bad_pairs(band.status, query, candidate, m_pair, finite, FORM)
         if band.scores is not None:
-            tl.store(band.scores + place, score, mask=m_pair)
+            tl.store(band.scores + o_band + place, score, mask=m_pair)
         if counted is not None:
             one = tl.full((_LANES,), 1, tl.int64)
-            p_greater = counted.greater + query
-            tl.atomic_add(p_greater, one, mask=m_pair & (score > limit), sem="relaxed")
-            p_equal = counted.equal + query
-            tl.atomic_add(p_equal, one, mask=m_pair & (score == limit), sem="relaxed")
+            p_counts = counted.counts + query * 4 + tl.program_id(1) * 2
+            tl.atomic_add(p_counts, one, mask=m_pair & (score > limit), sem="relaxed")
+            tl.atomic_add(p_counts + 1, one, mask=m_pair & (score == limit), sem="relaxed")
         if band.excluded is not None:
             of_query = (query << 32) | (pair & 4294967295)
             nearest = find_last_not_above(band.excluded, num_excluded, of_query)
             known = tl.load(band.excluded + nearest, mask=nearest >= 0, other=-1)
-            tl.store(band.pairs + place, pair | 4294967295, mask=m_pair & (known == of_query))
+            tl.store(
+                band.pairs + o_band + place, pair | 4294967295, mask=m_pair & (known == of_query)
+            )

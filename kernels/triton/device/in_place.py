@@ -27,6 +27,7 @@ from .arguments import (
     load_as,
     note_bad_rows,
     num_norms,
+    threshold_rows,
 )
 from .sweep import HUGE, take
 from .terms import (
@@ -46,7 +47,7 @@ STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 class Decider(NamedTuple):
     """Candidates of a sweep, and numbers that decide their pairs."""
 
-    thresholds: Any  # [tiles][3][rows of a tile], see bounds.thresholds
+    thresholds: Any  # [tiles][rows of thresholds][rows of a tile], see thresholds.py
     rel: float
     queries: float  # as an integer, 1 and multiples of 16 would be compiled anew
     ids: Any  # rows of the candidates; None: the rows from ``first`` on
@@ -159,7 +160,7 @@ def sweep_in_place(
     query = tl.program_id(0) * Q + tl.arange(0, Q)
     num_queries = tl.full((), decider.queries, tl.int32)
     m_pair = (query < num_queries)[:, None] & (lane < num_candidates)[None, :]
-    query = tl.minimum(query, num_queries - 1).to(tl.int64)
+    query = tl.minimum(query, num_queries - 1).to(tl.int64) + tally.first_query
     places = pointers_of(views, query[:, None, None], row[None, :, None], FORM)
     bias = tl.zeros((C,), tl.float32)
     if FORM.has_bias:
@@ -168,7 +169,7 @@ def sweep_in_place(
     all_pairs = tl.full((1, 1, 1), True, tl.int1)
     distance, norm = sum_in_place(places, views, zeros, all_pairs, num_features, FORM)
     above = tl.reshape(norm, (C,))
-    p_threshold = decider.thresholds + tl.program_id(0) * (3 * Q)
+    p_threshold = decider.thresholds + tl.program_id(0) * (threshold_rows(FORM) * Q)
     decided, facts = (p_threshold, decider.rel), (bias, (above,))
     take(distance, facts, decided, tally, num_candidates, FORM, num_norms(FORM), TILE)
     if decider.status is not None:

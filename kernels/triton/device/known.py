@@ -16,6 +16,7 @@ from .arguments import NO_NORM, Views, find_last_not_above, load_as
 from .in_place import STRIDE, sum_in_place
 from .sweep import classify
 from .terms import pointers_of
+from .thresholds import Limits, limits_of, margin_of, norms_of
 
 KNOWN_PAIRS = 8  # pairs of a program
 _PAIRS: tl.constexpr = tl.constexpr(KNOWN_PAIRS)
@@ -30,7 +31,7 @@ class KnownRows(NamedTuple):
     targets: Any  # [num_queries]
     subset: Any  # [num_subset] sorted ids that take part; None: all
     num_subset: int
-    thresholds: Any  # [3][num_queries] minus the target's score, base, slope
+    limits: Limits  # of targets' scores
     rel: float
     unsorted: Any  # [1] set to 1 if a row's ids do not rise
 
@@ -39,7 +40,7 @@ class KnownRows(NamedTuple):
 def count_known(
     views,
     index,
-    tally,  # greater [num_queries] int64; the band holds all pairs: query << 32 | id
+    tally,  # with a band that holds all pairs
     stop,
     num_queries,
     num_features,
@@ -58,9 +59,10 @@ def count_known(
     if tl.max((m_entry & (previous > candidate)).to(tl.int32), 0) > 0:
         tl.store(index.unsorted, 1)
     keep = m_entry & (previous != candidate) & (candidate != tl.load(index.targets + query))
+    lane = candidate
     if index.subset is not None:
-        place = find_last_not_above(index.subset, index.num_subset, candidate)
-        nearest = tl.load(index.subset + place, mask=place >= 0, other=-1)
+        lane = find_last_not_above(index.subset, index.num_subset, candidate)
+        nearest = tl.load(index.subset + lane, mask=lane >= 0, other=-1)
         keep &= nearest == candidate
 
     p_q, p_c, p_f = pointers_of(views, query, candidate, FORM)
@@ -70,22 +72,26 @@ def count_known(
     sums = sum_in_place(places, views, (zero, zero), m_pair, num_features, FORM)
     distance = tl.reshape(sums[0], (_PAIRS,))
     norm = tl.reshape(sums[1], (_PAIRS,))
-    tau = tl.load(index.thresholds + query)
-    absolute = tl.load(index.thresholds + num_queries + query)
+    limits = Limits(
+        index.limits.scores, index.limits.norms, index.limits.bias, index.limits.margins
+    )
+    score, size = limits_of(limits, query)
+    ranked = score == score
+    tau = -score.to(tl.float32)
+    absolute = margin_of(limits, size, query, 0, norms_of(FORM))
     if FORM.norm != NO_NORM:
-        absolute += tl.load(index.thresholds + 2 * num_queries + query) * norm
-    ranked = tau == tau
+        absolute += margin_of(limits, size, query, 1, norms_of(FORM)) * norm
     if FORM.has_bias:
         p_bias = views.bias.ptr + candidate * views.bias.step
         tau += load_as(p_bias, None, tl.float32)
     beats, loses = classify(distance, tau, index.rel, absolute)
     one = tl.full((_PAIRS,), 1, tl.int64)
     counts = keep & (beats | (ranked == 0))  # a target without a score loses to every candidate
-    tl.atomic_add(tally.greater + query, one, mask=counts, sem="relaxed")
+    tl.atomic_add(tally.counts + query * 4 + 2, one, mask=counts, sem="relaxed")
     is_open = keep & ranked & ((beats | loses) == 0)
     flag = is_open.to(tl.int32)
     num_open = tl.sum(flag, 0)
     if num_open > 0:
         first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
         p_pair = tally.band + first + tl.cumsum(flag, 0) - flag
-        tl.store(p_pair, (query << 32) | candidate, mask=is_open)
+        tl.store(p_pair, (query << 32) | lane, mask=is_open)

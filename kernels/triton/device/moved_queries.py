@@ -92,7 +92,7 @@ def describe_moves(
     queries,
     count,
     num_features,
-    p_sizes,  # [4][count] float64
+    p_sizes,  # [panels][4][ROWS] float64
     FORM: tl.constexpr,
 ):
     """Store for each query the sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
@@ -119,7 +119,8 @@ def describe_moves(
     if FORM.is_root:
         of_q = tl.sqrt(of_q)
         of_a = tl.sqrt(of_a)
-    tl.store(p_sizes + row, of_q, mask=m_row)
-    tl.store(p_sizes + count + row, of_a, mask=m_row)
-    tl.store(p_sizes + 2 * count + row, of_w, mask=m_row)
-    tl.store(p_sizes + 3 * count + row, reach, mask=m_row)
+    p_sizes += tl.program_id(0) * (4 * ROWS) + tl.arange(0, ROWS)
+    tl.store(p_sizes, of_q)
+    tl.store(p_sizes + ROWS, of_a)
+    tl.store(p_sizes + 2 * ROWS, of_w)
+    tl.store(p_sizes + 3 * ROWS, reach)

@@ -41,19 +41,24 @@ class SweepPanels(NamedTuple):
 
     queries: Any  # [tiles][num_features][planes][rows of a tile]
     panels: Any  # [panels][num_features][planes][lanes of a tile]
-    thresholds: Any  # [tiles][3, or 4 for rscf scores][rows of a tile], see bounds.thresholds
+    thresholds: Any  # [tiles][3, or 4 for rscf scores][rows of a tile], see thresholds.py
     lanes: Any  # [panels][2][lanes of a tile] bias, norm; read if the form needs these
     rel: float
 
 
 class Tally(NamedTuple):
-    """Counts of certain pairs, and the band of open pairs."""
+    """Counts of certain pairs, and the bands of open pairs: one band, or one for each query."""
 
-    greater: Any  # [positions]; int32 in a sweep; None: all pairs that do not lose are open
-    band: Any  # [capacity] position << 32 | lane
-    cursor: Any  # [1] pairs appended, or more if there was no room
-    capacity: int
-    first: int  # lane of the first candidate
+    counts: Any  # [queries][4] int64, see canonical.Counted; None: pairs that may win are open
+    band: Any  # [bands][capacity] query << 32 | lane
+    cursor: Any  # [1] int64, pairs appended, or more if there was no room
+    capacity: int  # pairs of a band
+    # [bands] int32, of queries from ``first_query`` on: places after the last pair, or beyond the
+    # band; None: there is one band
+    cursors: Any = None
+    order: Any = None  # [positions] query; None: the queries from ``first_query`` on
+    first_query: int = 0
+    first: int = 0  # lane of the first candidate
 
 
 @triton.jit
@@ -284,8 +289,8 @@ def take(
 ):
     """Count pairs that certainly beat the query's limit, and append open pairs to the band.
 
-    Pairs are appended one by one, as few of a tile are open. The cursor counts on past the
-    capacity, in 64 bits.
+    Pairs are appended one by one, as few of a tile are open. Cursors count on past the capacity.
+    The places of a query's band have 32 bits, which take fewer registers.
     """
     bias, norms = facts
     p_threshold, rel = decider
@@ -301,17 +306,30 @@ def take(
         tau += by_lane(bias, TILE)
     beats, loses = classify(distance, tau, rel, absolute)
     is_open = valid & (loses == 0)
-    position = tl.program_id(0) * TILE.rows + rows_in_tile(TILE)
-    if tally.greater is not None:
+    query = tl.program_id(0) * TILE.rows + rows_in_tile(TILE)
+    if tally.order is None:
+        query = (query + tally.first_query).to(tl.int64)  # there are fewer than 2**31
+    else:
+        ranks = tl.load(p_threshold)
+        query = tl.load(tally.order + query, mask=ranks == ranks, other=0)
+    if tally.counts is not None:
         beats &= valid
         is_open &= beats == 0
-        count = sum_rows(beats.to(tl.int32), TILE)
-        tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
-    one = is_open.to(tl.int64)
-    slot = tl.atomic_add(tally.cursor + one * 0, one, mask=is_open, sem="relaxed")
+        count = sum_rows(beats.to(tl.int32), TILE).to(tl.int64)
+        tl.atomic_add(tally.counts + query * 4, count, mask=count > 0, sem="relaxed")
+    one = is_open.to(tl.int32)
+    if tally.cursors is None:
+        end = tally.capacity
+        p_cursor = tally.cursor + one * 0
+        slot = tl.atomic_add(p_cursor, one.to(tl.int64), mask=is_open, sem="relaxed")
+    else:
+        band = (query - tally.first_query).to(tl.int32)
+        end = by_row((band + 1) * tally.capacity, TILE)
+        p_cursor = by_row(tally.cursors + band, TILE) + one * 0
+        slot = tl.atomic_add(p_cursor, one, mask=is_open, sem="relaxed")
     lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
-    pair = by_row(position.to(tl.int64) * 4294967296, TILE) + by_lane(lane, TILE)
-    tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
+    pair = by_row(query * 4294967296, TILE) + by_lane(lane, TILE)
+    tl.store(tally.band + slot, pair, mask=is_open & (slot < end))
 
 
 @triton.jit

@@ -101,29 +101,32 @@ def room_for_facts(operands: Operands, count: int, width: int) -> Tensor:
     return _room(operands.table, Selection(count), 2 * width, width)
 
 
-def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) -> Tensor | None:
-    """Return upper bounds on the norms of queries ``[count]``, if the bound needs these."""
-    if not norm or operands.score.is_rscf:
-        return None
-    out = room_for_facts(operands, selection.size, PACK_ROWS)
-    view, planes = rows_of(operands.queries, operands.score), operands.score.planes
-    panel = Panel(PACK_ROWS, planes, total=0, norm=norm.value)
-    _pack(selection.of(view), selection, dim, panel, out, LaneFacts(out, None))
-    return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
+def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
+    """Return numbers of all queries that a bound needs, see thresholds.norms_of.
 
-
-def query_sizes(operands: Operands, dim: int) -> Tensor | None:
-    """Return the sizes of queries for the bound, ``[4, B]``; None if none are moved."""
-    if not operands.score.is_rscf:
-        return None
+    These are upper bounds on norms or, of rscf scores, four sizes (device/moved_queries.py).
+    """
     count = len(operands.queries)
-    sizes = torch.empty(4, count, dtype=torch.float64, device=operands.queries.device)
+    if operands.score.is_rscf:
+        return _query_sizes(operands, dim)
+    if not norm:
+        return None
+    out = room_for_facts(operands, count, PACK_ROWS)
+    view, planes = rows_of(operands.queries, operands.score), operands.score.planes
+    panel, every = Panel(PACK_ROWS, planes, total=0, norm=norm.value), Selection(count)
+    _pack(every.of(view), every, dim, panel, out, LaneFacts(out, None))
+    return out
+
+
+def _query_sizes(operands: Operands, dim: int) -> Tensor:
+    panels = -(-len(operands.queries) // PACK_ROWS)
+    sizes = operands.queries.new_empty(panels, 4, PACK_ROWS, dtype=torch.float64)
     launcher.launch(
         describe_moves,
-        (-(-count // PACK_ROWS),),
+        (panels,),
         {
             "queries": queries_of(operands),
-            "count": count,
+            "count": len(operands.queries),
             "num_features": dim,
             "p_sizes": sizes,
             "FORM": form_of(operands.without_bias()),
@@ -134,8 +137,8 @@ def query_sizes(operands: Operands, dim: int) -> Tensor | None:
         # A phase a b may have no canonical sine: then no bound of the query is finite.
         reach = operands.candidates.factor_reach
         assert reach is not None
-        phases = sizes[3] * (reach + 1.0)
-        sizes[0].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
+        phases = sizes[:, 3] * (reach + 1.0)
+        sizes[:, 0].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
     return sizes
 
 

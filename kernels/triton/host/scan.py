@@ -1,9 +1,10 @@
 """The sweep of one crop: pairs of some queries and candidates, against a limit of each query.
 
-A scan takes queries, then limits of their scores, and sweeps candidates block by block. A pair that
-certainly reaches its limit is counted, and a pair that the sweep cannot decide is appended to a
-band. Rows are packed in float32 (device/sweep.py), split for tensor cores (device/split_sweep.py),
-or read in place for few queries (device/in_place.py).
+A scan takes queries, then limits of their scores, and sweeps candidates block by block; a tally
+says what becomes of the pairs. Ranks count pairs that certainly reach their limit, and a band holds
+those that the sweep cannot decide. The best k, whose limits rise, and results above a threshold
+collect all pairs that may reach the limit. Rows are packed in float32 (device/sweep.py), split for
+tensor cores (device/split_sweep.py), or read in place for few queries (device/in_place.py).
 
 A *position* is a place among the queries that were taken, a *lane* a place among all candidates.
 """
@@ -21,93 +22,70 @@ from ..device.best import NO_LANE
 from ..device.canonical import CANONICAL_LANES, Counted, Pairs, decide
 from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
-from ..device.split_sweep import SplitPanels, sweep_split
+from ..device.split_sweep import SPLIT_NORMS, SplitPanels, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
+from ..device.thresholds import (
+    THRESHOLD_ROWS,
+    Limits,
+    Norms,
+    Positions,
+    Unscored,
+    norms_of,
+    write_thresholds,
+)
 from . import bounds, configs, layout, split
 from . import launch as launcher
 from .layout import Selection
 from .status import Status
 from .views import bias_of, form_of, views_of
 
-NO_PAIR = 2**63 - 1  # after all pairs
+MOST_LANES = 1 << 30  # of one sweep into bands of queries, so that their cursors fit 32 bits
+Span = tuple[int, int]  # first, and one past the last
 
 
-class Crop:
-    """The first ``dim`` features of a batch, and the error of their float32 sweep."""
+def score_pairs(operands: Operands, dim: int, band: Pairs, counted: Counted | None = None) -> None:
+    """Score pairs of bands canonically by their first ``dim`` features, and count them."""
+    pairs = band.scores if band.pairs is None else band.pairs
+    num_bands, capacity = pairs.shape if pairs.ndim == 2 else (1, len(pairs))
+    most = 32 * launcher.num_multiprocessors(operands.table.device) // num_bands
+    arguments = {
+        "views": views_of(operands),
+        "band": band,
+        "counted": counted,
+        "capacity": capacity,
+        "num_excluded": 0 if band.excluded is None else len(band.excluded),
+        "num_features": dim,
+        "FORM": form_of(operands),
+    }
+    grid = min(-(-capacity // CANONICAL_LANES), max(1, most)), num_bands
+    launcher.launch(decide, grid, arguments, num_warps=1, enable_fp_fusion=False)
 
-    def __init__(self, operands: Operands, dim: int, arch: int, *, allows_nan: bool) -> None:
-        """Prepare checked operands.
 
-        Raises
-        ------
-        ValueError
-            If there are more rows than a band can name.
-        """
-        rows = ("queries", operands.queries, 31), ("candidates", operands.table, 32)
-        for name, operand, limit in rows:
-            if len(operand) >= 2**limit:
-                raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
-        self.operands, self.dim, self.arch, self.allows_nan = operands, dim, arch, allows_nan
-        self.device = operands.table.device
-        is_rounded = torch.float64 in (operands.queries.dtype, operands.table.dtype)
-        self.bound = bounds.error_bound(operands.score, dim, is_rounded, operands.has_factor)
-        self.rel = self.bound.rel * bounds.ROUND_UP
-        self.form = form_of(operands, self.bound.norm)
-
-    def plan(self, **options: int) -> configs.CropPlan:
-        """Cut the pairs into passes and chunks; ``options`` are those of :func:`configs.plan`."""
-        operands = self.operands
-        sizes = operands.num_queries, operands.candidates.num_candidates
-        return configs.plan(
-            operands.score, sizes, self.dim, self.arch, operands.has_factor, **options
-        )
-
-    def decide(self, band: Pairs, counted: Counted | None = None) -> None:
-        """Score pairs canonically, and count them."""
-        capacity = len(band.scores if band.pairs is None else band.pairs)
-        programs, excluded = -(-capacity // CANONICAL_LANES), band.excluded
-        if counted is not None:
-            programs = min(programs, 32 * launcher.num_multiprocessors(self.device))
-        arguments = {
-            "views": views_of(self.operands),
-            "band": band,
-            "counted": counted,
-            "capacity": capacity,
-            "num_excluded": 0 if excluded is None else len(excluded),
-            "num_features": self.dim,
-            "FORM": form_of(self.operands),
-        }
-        launcher.launch(decide, (programs,), arguments, num_warps=1, enable_fp_fusion=False)
-
-    @cached_property
-    def _norms(self) -> Tensor | None:
-        every = Selection(self.operands.num_queries)
-        return layout.query_norms(self.operands, every, self.dim, self.bound.norm)
-
-    @cached_property
-    def _sizes(self) -> Tensor | None:
-        return layout.query_sizes(self.operands, self.dim)
-
-    def thresholds(self, limits: Tensor, queries: Tensor | None = None) -> Tensor:
-        """Return the thresholds of limits ``[b]`` of some queries, or of all: bounds.thresholds."""
-        norms, sizes = self._norms, self._sizes
-        if queries is not None:
-            norms = None if norms is None else norms[queries]
-            sizes = None if sizes is None else sizes[:, queries]
-        magnitude = self.operands.candidates.bias_magnitude
-        return bounds.thresholds(self.bound, limits, norms, magnitude, sizes)
+def check_rows(operands: Operands) -> None:
+    """Raise a ValueError if there are more rows than a pair can name."""
+    rows = ("queries", operands.queries, 31), ("candidates", operands.table, 32)
+    for name, operand, limit in rows:
+        if len(operand) >= 2**limit:
+            raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
 
 
 class Scan:
-    """Sweep by packed rows, and the parts that other sweeps replace."""
+    """The first ``dim`` features of a batch, swept against limits."""
 
-    kernel: Any = sweep
-
-    def __init__(self, crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> None:
-        """Make a sweep by a plan; ``ids`` are those of the lanes, None for all rows."""
-        self.crop, self.operands, self.dim = crop, crop.operands, crop.dim
-        self._num_lanes = crop.operands.candidates.num_candidates
-        self.tile, self._chunk, self._ids = plan.tile, plan.candidates_per_chunk, ids
+    def __init__(self, operands: Operands, dim: int, arch: int, **options: int) -> None:
+        """Plan a sweep; ``options`` are those of configs.plan."""
+        check_rows(operands)
+        self.operands, self.dim, self.arch, device = operands, dim, arch, operands.table.device
+        self.ids = operands.candidates.sorted_ids  # those of the lanes; None: all rows
+        sizes = operands.num_queries, operands.candidates.num_candidates
+        room = launcher.scratch_of(configs.PACKED_BYTES, device)
+        plan = configs.plan(operands.score, sizes, dim, arch, operands.has_factor, room, **options)
+        self.tile, self.rows, self.height = plan.tile, plan.rows, plan.queries_per_pass
+        self.width = plan.candidates_per_chunk
+        is_rounded = torch.float64 in (operands.queries.dtype, operands.table.dtype)
+        self.bound = bounds.error_bound(operands.score, dim, is_rounded, operands.has_factor)
+        self.form = form_of(operands, self.bound.norm)
+        self.status: Tensor | None = None  # [3] least bad rows; None: rows are not checked
         self.release()
 
     def release(self) -> None:
@@ -116,139 +94,125 @@ class Scan:
         self._panels: Any = None
         self._swept = (0, 0)
 
-    def take(self, queries: Tensor, status: Tensor | None) -> None:
-        """Pack queries ``[b]``; ``status [3]`` notes bad rows of queries, candidates and factor."""
-        self._queries, self._taken, self._status = None, queries, status
-        self._of_rows = None if status is None else status[1:]
-        self._queries = self._packed_queries(Selection(len(queries), queries))
+    @cached_property
+    def _norms(self) -> Tensor | None:
+        return layout.query_norms(self.operands, self.dim, self.bound.norm)
 
-    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
-        """Set the limits ``[b]``, float64; ``thresholds`` are those of all queries, if known."""
-        self._thresholds = bounds.tiled(self._rows(limits, thresholds), self.tile.queries)
+    def limits(self, scores: Tensor) -> Limits:
+        """Return limits by the scores of all queries, and the bound of sums in float32."""
+        magnitude = self.operands.candidates.bias_magnitude
+        return Limits(scores, self._norms, magnitude, self.bound.margins)
 
-    def counts(self) -> Tensor:
-        """Return zeros, int32, a count for each position; the last tile may be ragged."""
-        size = -(-len(self._taken) // self.tile.queries) * self.tile.queries
-        return torch.zeros(size, dtype=torch.int32, device=self.crop.device)
+    def take(self, queries: Span, order: Tensor | None = None) -> None:
+        """Pack some queries; ``order [b]``, if given, has the query of each position."""
+        operands, (first, stop), self._queries = self.operands, queries, None
+        self._first, self._count, self._order = first, stop - first, order
+        selection, width = Selection(self._count, order, first), self.tile.queries
+        if self.rows == "split":
+            self._queries = split.pack(
+                *(operands.queries, selection, self.dim, width),
+                status=self.status,
+                is_negated=True,
+            )
+        elif self.rows == "packed":
+            self._queries = layout.pack_queries(
+                operands, selection, self.dim, width, status=self.status
+            )
 
-    def sweep(
-        self,
-        lanes: tuple[int, int],
-        greater: Tensor | None,
-        band: Tensor,
-        cursor: Tensor,
-        capacity: int,
-    ) -> None:
-        """Sweep lanes ``first .. stop - 1``; count certain pairs, append open pairs to the band.
+    def limit(self, scores: Tensor, unscored: Unscored | None = None) -> None:
+        """Set the limits of the queries: ``scores``, float64, are those of all queries."""
+        tile, magnitude = self.tile.queries, self.operands.candidates.bias_magnitude
+        if self.rows == "split":
+            margins = split.split_bound(self.dim).margins
+            limits = Limits(scores, self._queries.terms, magnitude, margins)
+            places = Norms(tile, 1 + SPLIT_NORMS, 1, SPLIT_NORMS, by_position=True)
+        else:
+            limits, places = self.limits(scores), norms_of(self.form)
+        rows, tiles = 1 + len(limits.margins) // (1 + places.count), -(-self._count // tile)
+        self._thresholds = scores.new_empty(tiles, rows, tile, dtype=torch.float32)
+        arguments = {
+            "limits": limits,
+            "positions": Positions(self._order, self._first, self._thresholds),
+            "unscored": unscored,
+            "count": self._count,
+            "width": tile,
+            "num_candidates": self.operands.candidates.num_candidates,
+            "NORMS": places,
+        }
+        grid = (-(-tiles * tile // THRESHOLD_ROWS),)
+        launcher.launch(write_thresholds, grid, arguments, num_warps=1)
 
-        Without ``greater``, every pair is appended that may reach its limit. ``cursor [1]`` counts
-        the appended pairs.
-        """
-        first, stop = lanes
-        for start in range(first, stop, self._chunk):
-            size = min(self._chunk, stop - start)
-            if self._swept != (start, size):
-                self._panels, ids = None, None if self._ids is None else self._ids[start:]
-                self._panels = self._packed_candidates(Selection(size, ids, start))
-                self._swept = start, size
-            self._launch(size, Tally(greater, band, cursor, capacity, start))
+    def sweep(self, lanes: Span, tally: Tally) -> None:
+        """Sweep lanes ``first .. stop - 1``; ``tally`` says what becomes of pairs."""
+        tally = tally._replace(order=self._order, first_query=self._first)
+        for start in range(*lanes, self.width):
+            chunk = start, min(start + self.width, lanes[1])
+            if self._swept != chunk:
+                self._panels = None
+                self._panels, self._swept = self._packed(chunk), chunk
+            self._launch(chunk[1] - start, tally._replace(first=start))
 
-    def pieces(self, band: Tensor, status: Status, checks: Checks) -> Iterator[int]:
-        """Sweep all lanes in pieces with pairs that fit a band; yield the number of these pairs.
+    def _launch(self, size: int, tally: Tally) -> None:
+        kernel, arguments = self.launch_arguments()
+        sizes = {"num_candidates": size, "num_features": self.dim}
+        constants = {"FORM": self.form, "TILE": self.tile.shape}
+        self.tile.launch(kernel, self._count, sizes, **arguments, tally=tally, **constants)
 
-        The host waits for every piece, and sweeps a piece with more pairs again, narrower. The
-        least piece always fits.
-        """
-        end, unit, capacity = self._num_lanes, self.tile.candidates, len(band)
-        least = capacity // len(self._taken) // unit * unit
-        cursor, first, width = status.cursor(0), 0, end
-        while first < end:
-            stop = min(first + max(width, least), end)
-            self.sweep((first, stop), None, band.fill_(NO_PAIR), cursor.zero_(), capacity)
-            report = status.read(checks)
-            report.raise_if_bad()
-            if report.sizes[0] > capacity and stop - first > least:
-                width = (stop - first) * capacity // report.sizes[0] // 2 // unit * unit
-                continue
-            self._panels, self._swept = None, (0, 0)  # frees memory for the caller
-            yield report.sizes[0]
-            first, width = stop, 2 * (stop - first)
-
-    def _rows(self, limits: Tensor, thresholds: Tensor | None) -> Tensor:
-        if thresholds is None:
-            return self.crop.thresholds(limits, self._taken)
-        return thresholds[:, self._taken]
-
-    def _packed_queries(self, selection: Selection) -> Any:
-        return layout.pack_queries(
-            self.operands, selection, self.dim, self.tile.queries, status=self._status
-        )
-
-    def _packed_candidates(self, selection: Selection) -> Any:
-        operands, width = self.operands, self.tile.candidates
-        room = layout.room_for_facts(operands, selection.size, width)
-        described = LaneFacts(room, bias_of(operands)), self.crop.bound.norm
+    def _packed(self, chunk: Span) -> Any:
+        """Return candidates of some lanes, packed."""
+        operands, width, bias = self.operands, self.tile.candidates, bias_of(self.operands)
+        ids, size = None if self.ids is None else self.ids[chunk[0] :], chunk[1] - chunk[0]
+        selection, status = Selection(size, ids, chunk[0]), self.status
+        if self.rows == "in place":
+            return selection.ids, selection.first, status
+        status = None if status is None else status[1:]
+        if self.rows == "split":
+            return split.pack(operands.table, selection, self.dim, width, status=status, bias=bias)
+        room = layout.room_for_facts(operands, size, width)
+        described = LaneFacts(room, bias), self.bound.norm
         panels = layout.pack_candidates(
-            operands, selection, self.dim, width, status=self._of_rows, described=described
+            operands, selection, self.dim, width, status=status, described=described
         )
         return panels, room
 
-    def _arguments(self) -> dict[str, Any]:
+    def launch_arguments(self) -> tuple[Any, dict[str, Any]]:
+        """Return the kernel, and the rows that it sweeps."""
+        thresholds, rel = self._thresholds, self.bound.rel * bounds.ROUND_UP
+        if self.rows == "in place":
+            decider = Decider(thresholds, rel, float(self._count), *self._panels)
+            return sweep_in_place, {"views": views_of(self.operands), "decider": decider}
+        if self.rows == "split":
+            rel = split.split_bound(self.dim).rel * bounds.ROUND_UP
+            return sweep_split, {
+                "packed": SplitPanels(self._queries, self._panels, thresholds, rel)
+            }
         panels, lanes = self._panels
-        rows = self._queries, panels, self._thresholds, lanes, self.crop.rel
-        return {"packed": SweepPanels(*rows)}
+        return sweep, {"packed": SweepPanels(self._queries, panels, thresholds, lanes, rel)}
 
-    def _launch(self, size: int, tally: Tally) -> None:
-        arguments = {**self._arguments(), "tally": tally, "FORM": self.crop.form}
-        sizes = {"num_candidates": size, "num_features": self.dim}
-        kernel, count, shape = type(self).kernel, len(self._taken), self.tile.shape
-        self.tile.launch(kernel, count, sizes, **arguments, TILE=shape)
+    def pieces(self, tally: Tally, starts: Tensor, status: Status, checks: Checks) -> Iterator[int]:
+        """Sweep all lanes in pieces with pairs that fit; yield the largest band's number of pairs.
 
-
-class SplitScan(Scan):
-    """Sweep of dot products by tensor cores."""
-
-    kernel = sweep_split
-
-    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
-        rows = split.thresholds(
-            split.split_bound(self.dim),
-            limits,
-            split.norms_of(self._queries, len(limits)),
-            self.operands.candidates.bias_magnitude,
-        )
-        self._thresholds = bounds.tiled(rows, self.tile.queries)
-
-    def _packed_queries(self, selection: Selection) -> Any:
-        rows, width = self.operands.queries, self.tile.queries
-        return split.pack(rows, selection, self.dim, width, status=self._status, is_negated=True)
-
-    def _packed_candidates(self, selection: Selection) -> Any:
-        rows, width, bias = self.operands.table, self.tile.candidates, bias_of(self.operands)
-        return split.pack(rows, selection, self.dim, width, status=self._of_rows, bias=bias)
-
-    def _arguments(self) -> dict[str, Any]:
-        rel = split.split_bound(self.dim).rel * bounds.ROUND_UP
-        return {"packed": SplitPanels(self._queries, self._panels, self._thresholds, rel)}
-
-
-class ScanInPlace(Scan):
-    """Sweep of few queries, which packs nothing."""
-
-    kernel = sweep_in_place
-
-    def _packed_queries(self, selection: Selection) -> Any:
-        return views_of(self.operands.of_queries(self._taken))
-
-    def _packed_candidates(self, selection: Selection) -> Any:
-        return selection.ids, selection.first, self._status
-
-    def limit(self, limits: Tensor, thresholds: Tensor | None = None) -> None:
-        self._thresholds = bounds.tiled(self._rows(limits, thresholds)[:3], self.tile.queries)
-
-    def _arguments(self) -> dict[str, Any]:
-        decider = Decider(self._thresholds, self.crop.rel, float(len(self._taken)), *self._panels)
-        return {"views": self._queries, "decider": decider}
+        ``starts`` are the cursors of empty bands. The host waits for every piece, and sweeps a
+        piece with more pairs again, narrower. The least piece always fits.
+        """
+        end, unit = self.operands.candidates.num_candidates, self.tile.candidates
+        cursors, room = tally.cursors, tally.capacity
+        if cursors is None:
+            cursors, room = tally.cursor, tally.capacity // self._count
+        first, width, least = 0, MOST_LANES, room // unit * unit
+        while first < end:
+            stop = min(first + max(width, least), end)
+            cursors.copy_(starts)
+            self.sweep((first, stop), tally)
+            status.cursors(0).copy_((cursors - starts).amax())
+            report = status.read(checks)
+            report.raise_if_bad()
+            if report.sizes[0] > tally.capacity and stop - first > least:
+                width = (stop - first) * tally.capacity // report.sizes[0] // 2 // unit * unit
+                continue
+            self._panels, self._swept = None, (0, 0)  # frees memory for the caller
+            yield report.sizes[0]
+            first, width = stop, min(2 * (stop - first), MOST_LANES)
 
 
 def keys_of(known: Known) -> Tensor:
@@ -269,7 +233,6 @@ def excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
     return keys.sort().values
 
 
-def scan_of(crop: Crop, plan: configs.CropPlan, ids: Tensor | None) -> Scan:
-    """Make the sweep that a plan calls for."""
-    kinds = {"packed": Scan, "split": SplitScan, "in place": ScanInPlace}
-    return kinds[plan.rows](crop, plan, ids)
+def spans(count: int, step: int) -> list[Span]:
+    """Cut ``0 .. count - 1`` into ranges of at most ``step``."""
+    return [(first, min(first + step, count)) for first in range(0, count, step)]

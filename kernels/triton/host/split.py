@@ -8,12 +8,11 @@ derivation.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..device.arguments import Vector
+from ..device.arguments import Norm, Vector
 from ..device.pack import PACK_ROWS
 from ..device.split_sweep import (
     SPLIT_FEATURES,
@@ -23,6 +22,7 @@ from ..device.split_sweep import (
 )
 from . import bounds
 from . import launch as launcher
+from .bounds import ErrorBound
 from .layout import Selection
 from .views import plane_of
 
@@ -32,47 +32,23 @@ _FLUSHED = 2.0**-122  # many times the loss of a number below the smallest norma
 _TERMS = 1 + SPLIT_NORMS  # terms of a packed row: bias, norms
 
 
-@dataclass(frozen=True)
-class SplitBound:
-    """Bound on the distance of a swept product from the canonical product.
+def split_bound(num_features: int) -> ErrorBound:
+    """Return the bound for rows of ``num_features``, on the distance from the canonical product.
 
     ``|swept - canonical| <= rel |canonical| + absolute + flushed (|q| + |c|) + sums |q| |c|
-    + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``
+    + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``: rows of margins are the base and
+    the slopes of the three norms of a candidate, which have factors of the three norms of a query.
     """
-
-    rel: float
-    absolute: float
-    flushed: float
-    sums: float
-
-
-def split_bound(num_features: int) -> SplitBound:
-    """Return the bound for rows of ``num_features``."""
     d, steps = float(num_features), num_steps(num_features)
     small, large = 2 * _LOW * (1 + 2.0**-7), (1 + 2.0**-7) ** 2  # bounds of the products of a step
     cut = CUT * SPLIT_FEATURES * (2 * small + small + large)
     added = steps * bounds.UNIT * (small + large)
-    if steps * bounds.UNIT > 2.0**-8:
-        return SplitBound(0.0, math.inf, 0.0, 0.0)
     sums = (cut + added) * (1 + 2.0**-7) + (d + 8) * 2.0**-52
-    return SplitBound(8 * bounds.UNIT, d * _FLUSHED, math.sqrt(d) * _FLUSHED, sums)
-
-
-def thresholds(
-    bound: SplitBound, target_scores: Tensor, norms: Tensor, bias_magnitude: Tensor | None
-) -> Tensor:
-    """Return the numbers that decide a query's pairs, ``[5, B]`` float32; see bounds.thresholds.
-
-    ``norms [3, B]`` are norms of the queries and of their parts. The rows are minus the target's
-    score, base, and the factors of three norms: of a candidate, of its lower part, and of its rest.
-    """
-    of_row, of_low, of_rest = norms.double()
-    size = target_scores.abs().nan_to_num(0.0)
-    base = 4 * bounds.UNIT * (size if bias_magnitude is None else size + bias_magnitude)
-    base = base + bound.absolute + bound.flushed * of_row
-    slopes = bound.sums * of_row + of_rest + bound.flushed, of_low, of_row + of_rest
-    rounded = [row * bounds.ROUND_UP + bounds.LEAST for row in (base, *slopes)]
-    return torch.stack([-target_scores, *rounded]).float()
+    absolute = d * _FLUSHED if steps * bounds.UNIT <= 2.0**-8 else math.inf
+    flushed = math.sqrt(d) * _FLUSHED
+    base, of_row = (absolute, flushed, 0.0, 0.0), (flushed, sums, 0.0, 1.0)
+    margins = bounds.rounded(*base, *of_row, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0)
+    return ErrorBound(8 * bounds.UNIT, Norm.EUCLIDEAN, margins)
 
 
 def num_steps(dim: int) -> int:
@@ -83,12 +59,6 @@ def num_steps(dim: int) -> int:
 def has_low(rows: Tensor) -> bool:
     """Return True if the lower parts of these rows may hold more than zeros."""
     return rows.dtype != torch.bfloat16
-
-
-def norms_of(rows: SplitRows, count: int) -> Tensor:
-    """Return upper bounds on norms of the first ``count`` rows and of parts, ``[3, R]``."""
-    terms: Tensor = rows.terms
-    return terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
 
 
 def pack(

@@ -36,10 +36,10 @@ class Status:
         self.rows.fill_(_NO_ROW)
         self.unsorted = self._words[4:5]
 
-    def cursor(self, band: int) -> Tensor:
-        """Return the size of a band ``[1]``."""
+    def cursors(self, band: int) -> Tensor:
+        """Return the size of a band, and a second number of no meaning here, ``[2]``."""
         start = _HEAD + _WORDS * band
-        return self._words[start : start + 1]
+        return self._words[start : start + _WORDS]
 
     def read(self, checks: Checks) -> Report:
         """Wait for the device; deferred checks come first."""

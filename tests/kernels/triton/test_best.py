@@ -24,53 +24,91 @@ def order_of(entry: tuple[float, int]):
 @pytest.mark.parametrize("k", [1, 3, 40])
 @pytest.mark.parametrize("of_lanes", [False, True])
 def test_triton_merges_as_sorting_does(k, of_lanes) -> None:
-    """Three merges: entries that tie, known ones, none at all, and more than one block of them."""
-    from kgfast.kernels.triton.device.best import ENTRIES, NO_LANE, Best, BestOut, merge_best
+    """Three merges: entries that tie, known ones, none at all, and more than one block of them.
+
+    Nor do entries past the capacity count, of which only the number is noted.
+    """
+    from kgfast.kernels.triton.device.best import NO_LANE, Best, BestOut, merge_best
     from kgfast.kernels.triton.device.canonical import Pairs
     from kgfast.kernels.triton.host import launch
 
-    positions, capacity, pick = 5, 128, random.Random(k)
-    order = torch.tensor([3, 0, 4, 1, 2], device=DEVICE)
+    positions, capacity, first_query, pick = 5, 80, 2, random.Random(k)
     ids = torch.arange(1000, 1400, device=DEVICE) if of_lanes else None
-    limits = torch.tensor([-INF, 1.0, -INF, -INF, 5.0], dtype=torch.float64, device=DEVICE)
-    scores = torch.full((positions, k), -INF, dtype=torch.float64, device=DEVICE)
-    best = Best(torch.full_like(scores, NO_LANE, dtype=torch.int64), scores)
-    out = torch.full((positions, k), 7.0, device=DEVICE), torch.full((positions, k), 7)
-    out = BestOut(out[0], out[1].to(DEVICE), order, ids)
+    limits = torch.tensor([9.0, 9.0, -INF, 1.0, -INF, -INF, 5.0], dtype=torch.float64)
+    limits, largest = limits.to(DEVICE), torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    shape = first_query + positions, k
+    out = torch.full(shape, 7.0, device=DEVICE), torch.full(shape, 7, device=DEVICE)
+    out, best = BestOut(*out, ids, largest), None
     rows, lowest = [[] for _ in range(positions)], limits.tolist()
     for first in (0, 100, 200):
         counts = [0, 70, 3, 1, pick.randrange(40)]
-        places = [it for it, count in enumerate(counts) for _ in range(count)]
-        lanes = [pick.randrange(first, first + 25 if it == 3 else first + 100) for it in places]
-        entries = sorted(set(zip(places, lanes, strict=True)))
-        values = [pick.choice(VALUES) for _ in entries]
-        known = [pick.random() < 0.2 for _ in entries]
-        for (row, lane), value, is_known in zip(entries, values, known, strict=True):
-            if not is_known:
-                rows[row].append((value, lane))
-        lanes = [NO_LANE if it else lane for (_, lane), it in zip(entries, known, strict=True)]
-        pairs = [row << 32 | lane for (row, _), lane in zip(entries, lanes, strict=True)]
-        size = len(pairs)
-        pairs = torch.tensor(pairs + [2**63 - 1] * (capacity - size), device=DEVICE)
-        values = torch.tensor(values + [9.0] * (capacity - size), dtype=torch.float64)
-        cursor = torch.tensor([size], device=DEVICE)
-        survivors = Pairs(pairs, cursor, order, ids, limits, values.to(DEVICE))
-        merged = Best(*(torch.empty_like(it) for it in best))
+        pairs = torch.full((positions, capacity), 3, device=DEVICE)
+        values = torch.full((positions, capacity), 9.0, dtype=torch.float64, device=DEVICE)
+        for row, count in enumerate(counts):
+            lanes = pick.sample(range(first, first + 100), count)
+            scores = [pick.choice(VALUES) for _ in lanes]
+            known = [pick.random() < 0.2 for _ in lanes]
+            entries = zip(scores, lanes, known, strict=True)
+            rows[row] += [(score, lane) for score, lane, is_known in entries if not is_known]
+            lanes = [NO_LANE if it else lane for lane, it in zip(lanes, known, strict=True)]
+            whole = [(first_query + row) << 32 | lane for lane in lanes]
+            pairs[row, :count] = torch.tensor(whole, dtype=torch.int64)
+            values[row, :count] = torch.tensor(scores, dtype=torch.float64)
+        starts = torch.arange(0, positions * capacity, capacity)
+        cursor = (starts + torch.tensor(counts)).int().to(DEVICE)
+        survivors = Pairs(pairs, cursor, ids, limits, values)
+        scores = torch.empty(positions, k, dtype=torch.float64, device=DEVICE)
+        merged = Best(torch.empty_like(scores, dtype=torch.int64), scores)
         tensors = {"best": best, "survivors": survivors, "merged": merged, "out": out}
-        sizes = {"capacity": capacity, "num_positions": positions, "k": k}
-        grid = (-(-(positions * k + capacity) // ENTRIES),)
-        launch.launch(merge_best, grid, {**tensors, **sizes}, num_warps=4)
+        sizes = {"first_query": first_query, "capacity": capacity, "k": k}
+        launch.launch(merge_best, (positions, 2), {**tensors, **sizes}, num_warps=4)
         best = merged
-        for row, entries in enumerate(rows):
+        for row, entries in enumerate(rows, first_query):
             entries.sort(key=order_of)
             del entries[k:]
             if len(entries) == k and entries[-1][0] > lowest[row]:
                 lowest[row] = entries[-1][0]
-            query, missing = int(order[row]), k - len(entries)
+            missing = k - len(entries)
             wanted = [lane + (1000 if of_lanes else 0) for _, lane in entries] + [-1] * missing
-            assert out.ids[query].tolist() == wanted
+            assert out.ids[row].tolist() == wanted
             wanted = torch.tensor([score for score, _ in entries] + [-INF] * missing)
             torch.testing.assert_close(
-                out.scores[query].cpu(), wanted, equal_nan=True, rtol=0, atol=0
+                out.scores[row].cpu(), wanted, equal_nan=True, rtol=0, atol=0
             )
         assert limits.tolist() == lowest
+    assert largest.item() == 70
+    assert bool((out.ids[:first_query] == 7).all())
+
+
+@pytest.mark.parametrize(("width", "k"), [(1, 1), (70, 5), (70, 70), (300, 7)])
+def test_triton_chooses_as_sorting_does(width, k) -> None:
+    """Of ties the first; known answers, NaN and minus infinity are left out."""
+    from kgfast.kernels.triton.device.best import choose_best
+    from kgfast.kernels.triton.device.sweep import Tally
+    from kgfast.kernels.triton.host import launch
+
+    positions, capacity, first_query, pick = 4, 96, 3, random.Random(width)
+    rows = torch.tensor([[pick.choice(VALUES) for _ in range(width)] for _ in range(positions)])
+    scores = rows.tolist()  # the least number is now zero
+    known = {(pick.randrange(9), pick.randrange(2 * width)) for _ in range(3 * width)}
+    keys = torch.tensor(sorted(row << 32 | lane for row, lane in known), device=DEVICE)
+    band = torch.full((positions, capacity), -1, device=DEVICE)
+    cursors = torch.empty(positions, dtype=torch.int32, device=DEVICE)
+    arguments = {
+        "p_scores": rows.to(DEVICE),
+        "excluded": keys,
+        "tally": Tally(None, band, None, capacity, cursors, first_query=first_query),
+        **{"num_excluded": len(keys), "width": width, "k": k},
+        "BLOCK": 1 << (width - 1).bit_length(),
+    }
+    launch.launch(choose_best, (positions,), arguments, num_warps=4)
+    for row, (values, chosen) in enumerate(zip(scores, band.tolist(), strict=True)):
+        entries = [
+            (value, lane)
+            for lane, value in enumerate(values)
+            if (row + first_query, lane) not in known and value > -INF
+        ]
+        wanted = sorted(lane for _, lane in sorted(entries, key=order_of)[:k])
+        assert int(cursors[row]) == row * capacity + len(wanted)
+        assert chosen[: len(wanted)] == [(row + first_query) << 32 | lane for lane in wanted]
+        assert set(chosen[len(wanted) :]) == {-1}

@@ -60,7 +60,7 @@ def allowed(score: str, queries: Tensor, candidates: Tensor, distance: Tensor) -
 
     bound = error_bound(get_score(score), get_score(score).num_features(queries.shape[1]), False)
     norms = queries.double().norm(dim=1)[:, None] * candidates.double().norm(dim=1)
-    return bound.rel * distance.abs() + bound.absolute + bound.per_pair * norms
+    return bound.rel * distance.abs() + bound.margins[0] + bound.margins[-1] * norms
 
 
 @only_interpreted
@@ -69,11 +69,11 @@ def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
     """All launches of a call load the bytes of the table about once.
 
     The rest of the last tile, the target's row and the open pairs are nothing beside 1,000,000
-    rows; the stripe that gives the best their limits is 4096 rows.
+    rows; the sample that gives the best their limits is 4096 rows.
     """
     from kgfast.kernels.triton import topk
 
-    monkeypatch.setattr(topk, "STRIPE", 4)
+    monkeypatch.setattr(topk, "SAMPLE", 4)
     dim = 256 // get_score(score).planes
     candidates = rows_of(score, 400, dim, dtype)
     candidates[2] *= 3.0
@@ -85,8 +85,8 @@ def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
     assert size <= loaded.pop() <= 1.05 * size
     loaded.append(0)
     highest, _ = triton.topk(query, candidates, 1, score=score)
-    stripe = 64 * size // len(candidates)  # one panel, whose lanes repeat the last row
-    assert size <= loaded.pop() <= 1.05 * size + stripe
+    sample = 64 * size // len(candidates)  # one panel, whose lanes repeat the last row
+    assert size <= loaded.pop() <= 1.05 * size + sample
     loaded.append(0)
     assert triton.above(query, candidates, highest[:, 0], score=score).ids.tolist() == [2]
     assert size <= loaded.pop() <= 1.05 * size

@@ -65,7 +65,7 @@ def ties(score: str, batch: int, count: int, **options) -> Problem:
     return Problem((queries, table, *some(batch, count), score), options)
 
 
-A_TILE = {f"{CONFIGS}.BAND_PAIRS": 4096, f"{TOPK}.BAND_PAIRS": 128, f"{TOPK}.STRIPE": 6}
+A_TILE = {f"{CONFIGS}.BAND_PAIRS": 4096, f"{TOPK}.BAND_PAIRS": 128, f"{TOPK}.SAMPLE": 6}
 
 
 @EACH_SCORE
@@ -90,7 +90,7 @@ def test_bands_of_moved_queries_that_overflow(engine, score):
 @on_triton
 @pytest.mark.parametrize("dims", [None, [2, 3]])
 def test_bands_of_few_queries_that_overflow(engine, dims):
-    settings = {f"{CONFIGS}.BAND_PAIRS": 64}
+    settings = {f"{CONFIGS}.BAND_PAIRS": 128}
     check(engine, alike("l1", 3, 150, 3, dims=dims), settings, few=True)
 
 
@@ -135,7 +135,6 @@ def test_many_passes_and_chunks(engine, score):
         f"{CONFIGS}.QUERY_BYTES": 32 * row_bytes,
         f"{CONFIGS}.PACKED_BYTES": 100 * row_bytes + 8 * 64,
         f"{TOPK}.MOST_QUERIES": 4,
-        f"{TOPK}.PACKED_BYTES": 100 * row_bytes + 8 * 64,
     }
     ids = torch.randperm(150, generator=torch.Generator().manual_seed(0))[:140]
     check(engine, ties(score, 70, 150, candidate_ids=ids), settings, 3)
@@ -143,10 +142,10 @@ def test_many_passes_and_chunks(engine, score):
 
 @on_triton
 def test_scores_that_rise_with_the_id(engine):
-    """The stripe's limit is the worst there is: all that follow survive."""
+    """The sample's limit is the worst there is: all that follow survive."""
     table = torch.arange(300.0)[:, None].expand(-1, 2)
     problem = Problem((torch.ones(2, 2), table, *some(2, 300), "dot"))
-    check(engine, problem, {f"{TOPK}.BAND_PAIRS": 128, f"{TOPK}.STRIPE": 8}, 3)
+    check(engine, problem, {f"{TOPK}.BAND_PAIRS": 128, f"{TOPK}.SAMPLE": 8}, 3)
 
 
 def rank_of(engine, queries, table) -> None:
@@ -171,7 +170,6 @@ def test_a_bad_row_of_a_later_block_is_named(
     with (
         packed(),
         patch(f"{CONFIGS}.PACKED_BYTES", size),
-        patch(f"{TOPK}.PACKED_BYTES", size),
         pytest.raises(ValueError, match="candidates: row 140 holds"),
     ):
         consumer(engine, table[:1], table)

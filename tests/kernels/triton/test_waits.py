@@ -44,7 +44,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
     overflows = value == NOTHING_FITS
-    assert set(launches) == {"decide", "pack", "sweep", "count_known"}
+    assert set(launches) == {"decide", "pack", "write_thresholds", "sweep", "count_known"}
     crops = len(dims or [1])
     assert overflows or launches["pack"] == 2 * crops  # the queries and the table
     per_crop = launches["count_known"] // crops

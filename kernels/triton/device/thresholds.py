@@ -1,0 +1,128 @@
+"""Thresholds: numbers that decide the pairs of a query, from a limit and the bound of an error.
+
+The rows of thresholds are minus the limit (NaN: none), and margins: the base, the slopes of norms
+of a candidate and, of rscf scores, the largest move ``|a|``. With ``tau = bias + row 0`` and ``err
+= rel |tau| + base + slope norm(c) + ..`` a distance below ``tau - err`` beats the limit, one above
+``tau + err`` does not.
+
+Cost model: some ten numbers of each query, once a pass.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import find_last_not_above
+from .pack import PACK_ROWS
+
+THRESHOLD_ROWS = 32  # positions of a program
+_ROWS: tl.constexpr = tl.constexpr(THRESHOLD_ROWS)
+
+
+class Norms(NamedTuple):
+    """Place of the norms of queries in panels ``[panels][terms][lanes]``; for all, a constant."""
+
+    lanes: int = 1
+    terms: int = 1
+    first: int = 0  # first term that is a norm
+    count: int = 0
+    by_position: bool = False  # else panels have all queries
+
+
+class Limits(NamedTuple):
+    """Limits of queries, and a bound: see bounds.ErrorBound.margins."""
+
+    scores: Any  # [queries] float64
+    norms: Any  # see Norms
+    bias: Any  # [1] float64, the largest magnitude of a bias; None: there is none
+    margins: Any  # for each row a constant, and a factor of each norm
+
+
+class Positions(NamedTuple):
+    """Queries of a pass, and memory for their thresholds."""
+
+    order: Any  # [positions] query; None: the queries from ``first`` on
+    first: int
+    out: Any  # [tiles][rows of thresholds][rows of a tile]
+
+
+class Unscored(NamedTuple):
+    """Counts for queries whose target scores NaN: all other candidates beat the target."""
+
+    counts: Any  # [queries][4] int64, see canonical.Counted
+    targets: Any  # [queries]
+    subset: Any  # sorted ids of the candidates; None: all rows
+
+
+@triton.constexpr_function
+def norms_of(form):
+    """Return the places of the norms that the bound of a float32 sum needs."""
+    if form.is_rscf:
+        return Norms(PACK_ROWS, 4, 0, 4)
+    return Norms(PACK_ROWS, 2, 1, 1) if form.norm else Norms()
+
+
+@triton.jit
+def margin_of(limits, size, place, ROW: tl.constexpr, NORMS: tl.constexpr):
+    """Return a row of margins for limits of magnitude ``size``; ``place`` is that of the norms."""
+    COUNT: tl.constexpr = NORMS.count
+    FIRST: tl.constexpr = ROW * (1 + COUNT)
+    margin = tl.zeros_like(size) + limits.margins[FIRST]
+    if ROW == 0:
+        if limits.bias is not None:
+            size += tl.load(limits.bias + place * 0)
+        margin += size * 2.384185791015625e-07  # 4 units
+    for i in tl.static_range(COUNT):
+        o_panel = place // NORMS.lanes * (NORMS.terms * NORMS.lanes) + place % NORMS.lanes
+        norm = tl.load(limits.norms + o_panel + (NORMS.first + i) * NORMS.lanes).to(tl.float64)
+        margin += norm * limits.margins[FIRST + 1 + i]
+    return (margin * (1.0 + 9.5367431640625e-07) + 7.52316384526264e-37).to(tl.float32)
+
+
+@triton.jit
+def limits_of(limits, query):
+    """Return limits, and their magnitudes; 0 for NaN."""
+    score = tl.load(limits.scores + query)
+    return score, tl.where(score == score, tl.abs(score), 0.0)
+
+
+@triton.jit(do_not_specialize=["count", "width", "num_candidates"])
+def write_thresholds(
+    limits,
+    positions,
+    unscored,  # None: nothing is counted
+    count,
+    width,  # rows of a tile
+    num_candidates,
+    NORMS: tl.constexpr,
+):
+    """Write the thresholds of some positions; places of a tile past the last one have no limit."""
+    ROWS: tl.constexpr = 1 + len(limits.margins) // (1 + NORMS.count)
+    position = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
+    inside = position < count
+    query = tl.minimum(position, count - 1).to(tl.int64)
+    place = query
+    if positions.order is None:
+        query += positions.first
+    else:
+        query = tl.load(positions.order + query)
+    if not NORMS.by_position:
+        place = query
+    score, size = limits_of(limits, query)
+    p_row = positions.out + (position // width).to(tl.int64) * (ROWS * width)
+    p_row += position % width
+    m_row = position < tl.cdiv(count, width) * width
+    tl.store(p_row, tl.where(inside, -score, float("nan")).to(tl.float32), mask=m_row)
+    for row in tl.static_range(ROWS - 1):
+        margin = margin_of(limits, size, place, row, NORMS)
+        tl.store(p_row + (row + 1) * width, margin, mask=m_row)
+    if unscored is not None:
+        target = tl.load(unscored.targets + query)
+        is_candidate = target >= 0
+        if unscored.subset is not None:
+            nearest = find_last_not_above(unscored.subset, num_candidates, target)
+            found = tl.load(unscored.subset + nearest, mask=nearest >= 0, other=-2)
+            is_candidate = found == target
+        others = num_candidates - is_candidate.to(tl.int64)
+        tl.store(unscored.counts + query * 4, others, mask=inside & (score != score))
