@@ -129,11 +129,12 @@ class _Ranking:
         for (work, _), num_open in zip(self.steps, sizes, strict=False):
             if work is None or num_open <= size:
                 continue
-            for first in range(*work[0], tile.queries):
-                self._take((first, min(first + tile.queries, work[0][1])))
+            (first, stop), (start, end) = work
+            for i in range(first, stop, tile.queries):
+                self._take((i, min(i + tile.queries, stop)))
                 certain = torch.zeros_like(self.counts)  # these were counted
-                for start in range(*work[1], width):
-                    self._sweep((start, min(start + width, work[1][1])), certain, cursors.zero_())
+                for j in range(start, end, width):
+                    self._sweep((j, min(j + width, end)), certain, cursors.zero_())
                     self._decide(cursors)
         self.scan.release()
 

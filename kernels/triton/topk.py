@@ -212,7 +212,7 @@ class _Finder:
                 "best": best,
                 "survivors": pairs,
                 "merged": merged,
-                "out": BestOut(*self.out, self.scan.ids, largest),
+                "out": BestOut(self.out[0], self.out[1], self.scan.ids, largest),
                 "first_query": tally.first_query,
                 "capacity": capacity,
                 "k": self.k,

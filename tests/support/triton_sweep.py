@@ -21,7 +21,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
     operands = Operands(queries, Prepared(candidates, facts, None, factor))
-    scan = Scan(operands, dim, arch, None, few=0)
+    scan = Scan(operands, dim, arch, few=0)
     scan.take((0, len(queries)))
     scan.limit(torch.zeros(len(queries), dtype=torch.float64, device=DEVICE))
     scan._panels = scan._packed((0, len(candidates)))

@@ -26,7 +26,7 @@ class Norms(NamedTuple):
     lanes: int = 1
     terms: int = 1
     first: int = 0  # first term that is a norm
-    count: int = 0
+    norms: int = 0
     by_position: bool = False  # else panels have all queries
 
 
@@ -66,7 +66,7 @@ def norms_of(form):
 @triton.jit
 def margin_of(limits, size, place, ROW: tl.constexpr, NORMS: tl.constexpr):
     """Return a row of margins for limits of magnitude ``size``; ``place`` is that of the norms."""
-    COUNT: tl.constexpr = NORMS.count
+    COUNT: tl.constexpr = NORMS.norms
     FIRST: tl.constexpr = ROW * (1 + COUNT)
     margin = tl.zeros_like(size) + limits.margins[FIRST]
     if ROW == 0:
@@ -98,7 +98,7 @@ def write_thresholds(
     NORMS: tl.constexpr,
 ):
     """Write the thresholds of some positions; places of a tile past the last one have no limit."""
-    ROWS: tl.constexpr = 1 + len(limits.margins) // (1 + NORMS.count)
+    ROWS: tl.constexpr = 1 + len(limits.margins) // (1 + NORMS.norms)
     position = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     inside = position < count
     query = tl.minimum(position, count - 1).to(tl.int64)

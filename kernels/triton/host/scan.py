@@ -128,7 +128,7 @@ class Scan:
             places = Norms(tile, 1 + SPLIT_NORMS, 1, SPLIT_NORMS, by_position=True)
         else:
             limits, places = self.limits(scores), norms_of(self.form)
-        rows, tiles = 1 + len(limits.margins) // (1 + places.count), -(-self._count // tile)
+        rows, tiles = 1 + len(limits.margins) // (1 + places.norms), -(-self._count // tile)
         self._thresholds = scores.new_empty(tiles, rows, tile, dtype=torch.float32)
         arguments = {
             "limits": limits,
