@@ -46,7 +46,7 @@ class BestOut(NamedTuple):
 def choose_best(
     p_scores,  # [positions][width] float32; known answers get minus infinity
     excluded,  # rising query << 32 | lane; None: there are none
-    tally,  # bands of the chosen pairs, k or fewer
+    tally,  # empty bands for the chosen pairs, k or fewer
     num_excluded,
     width,
     k,
@@ -78,11 +78,11 @@ def choose_best(
     is_above = (key > limit).to(tl.int32)
     is_tie = (key == limit).to(tl.int32)
     is_first = tl.cumsum(is_tie, 0) <= k - tl.sum(is_above, 0)
-    is_chosen = (is_real & ((is_above > 0) | ((is_tie > 0) & is_first))).to(tl.int32)
-    p_pair = tally.band + position * tally.capacity + tl.cumsum(is_chosen, 0) - 1
-    tl.store(p_pair, query * 4294967296 + lane, mask=is_chosen > 0)
-    stop = position * tally.capacity + tl.sum(is_chosen, 0)
-    tl.store(tally.cursors + position, stop.to(tl.int32))
+    is_chosen = is_real & ((is_above > 0) | ((is_tie > 0) & is_first))
+    one = is_chosen.to(tl.int32)
+    p_cursor = tally.cursors + position + one * 0
+    slot = tl.atomic_add(p_cursor, one, mask=is_chosen, sem="relaxed")
+    tl.store(tally.band + slot, query * 4294967296 + lane, mask=is_chosen)
 
 
 @triton.jit

@@ -87,13 +87,13 @@ def limits_of(limits, query):
     return score, tl.where(score == score, tl.abs(score), 0.0)
 
 
-@triton.jit(do_not_specialize=["count", "width", "num_candidates"])
+@triton.jit(do_not_specialize=["count", "num_rows", "num_candidates"])
 def write_thresholds(
     limits,
     positions,
     unscored,  # None: nothing is counted
     count,
-    width,  # rows of a tile
+    num_rows,  # rows of a tile
     num_candidates,
     NORMS: tl.constexpr,
 ):
@@ -110,13 +110,13 @@ def write_thresholds(
     if not NORMS.by_position:
         place = query
     score, size = limits_of(limits, query)
-    p_row = positions.out + (position // width).to(tl.int64) * (ROWS * width)
-    p_row += position % width
-    m_row = position < tl.cdiv(count, width) * width
+    p_row = positions.out + (position // num_rows).to(tl.int64) * (ROWS * num_rows)
+    p_row += position % num_rows
+    m_row = position < tl.cdiv(count, num_rows) * num_rows
     tl.store(p_row, tl.where(inside, -score, float("nan")).to(tl.float32), mask=m_row)
     for row in tl.static_range(ROWS - 1):
         margin = margin_of(limits, size, place, row, NORMS)
-        tl.store(p_row + (row + 1) * width, margin, mask=m_row)
+        tl.store(p_row + (row + 1) * num_rows, margin, mask=m_row)
     if unscored is not None:
         target = tl.load(unscored.targets + query)
         is_candidate = target >= 0

@@ -135,7 +135,7 @@ class Scan:
             "positions": Positions(self._order, self._first, self._thresholds),
             "unscored": unscored,
             "count": self._count,
-            "width": tile,
+            "num_rows": tile,
             "num_candidates": self.operands.candidates.num_candidates,
             "NORMS": places,
         }

@@ -27,6 +27,7 @@ pytestmark = compiled
 COUNTS = {
     *(("multiply_slopes", "first"), ("pull", "first"), ("pull", "o_mine"), ("sweep", "feature")),
     *(("sweep_split", "o_query"), ("sweep_split", "o_candidate")),
+    *((name, "end") for name in ("sweep", "sweep_split", "sweep_in_place")),  # of a query's band
 }
 
 
