@@ -82,7 +82,7 @@ def test_triton_merges_as_sorting_does(k, of_lanes) -> None:
 
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (70, 5), (70, 70), (300, 7)])
 def test_triton_chooses_as_sorting_does(width, k) -> None:
-    """Of ties the first; known answers, NaN and minus infinity are left out."""
+    """Take the first of ties; leave out known answers, NaN and minus infinity."""
     from kgfast.kernels.triton.device.best import choose_best
     from kgfast.kernels.triton.device.sweep import Tally
     from kgfast.kernels.triton.host import launch
