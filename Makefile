@@ -128,7 +128,7 @@ reproduce: $(VENV)/.complete
 # numpy, and installs nothing. Times: `make gpu OUT=DIR CACHE=FILE`; then `make gpu CALL=checks ...`.
 gpu:
 	$(PYTHON) benchmarks/gpu.py $(if $(CALL),--call $(CALL)) $(if $(OUT),--out $(OUT)) \
-	    $(if $(CACHE),--cache $(CACHE))
+	    $(if $(CACHE),--cache $(CACHE)) $(if $(GRAPH),--graph $(GRAPH))
 
 clean:
 	rm -rf build dist $(VENV)

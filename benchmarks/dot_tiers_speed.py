@@ -44,21 +44,14 @@ Result = Sequence[Tensor]
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a row for each work, shape and table."""
     ranks, best = (QUICK_RANKS, QUICK_BEST) if options.quick else (RANKS, BEST)
-    works = {"normal": [drawn(*shape) for shape in ranks]}
+    works = {"normal": [Work.normal(*shape) for shape in ranks]}
     works |= {f"trained on {run.name}, head": [trained(run)] for run in options.run or ()}
     for table, of_table in works.items():
         for work in of_table:
             yield where("ranks", work, table) | rank_row(work, options.rounds)
     for shape in best:
-        work = drawn(*shape)
+        work = Work.normal(*shape)
         yield where("best", work, "normal") | best_row(work, options.rounds)
-
-
-def drawn(entities: int, dim: int, batch: int) -> Work:
-    """Draw rows, queries and their targets."""
-    generator = torch.Generator().manual_seed(0)
-    rows, queries = (torch.randn(count, dim, generator=generator) for count in (entities, batch))
-    return Work(queries, rows, torch.randint(entities, (batch,), generator=generator))
 
 
 def trained(run: Path) -> Work:

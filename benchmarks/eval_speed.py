@@ -74,16 +74,6 @@ def rotate_work(graph: Any, model: kgfast.RotatE, batch: int) -> Work:
         return Work(model.queries(heads, relations, "tail"), model.entity.detach(), tails)
 
 
-def dot_work(entities: int, dim: int, device: str) -> Work:
-    """Return queries and a table of normal numbers."""
-    generator = torch.Generator().manual_seed(0)
-    return Work(
-        torch.randn(BATCH, dim, generator=generator).to(device),
-        torch.randn(entities, dim, generator=generator).to(device),
-        torch.randint(entities, (BATCH,), generator=generator).to(device),
-    )
-
-
 def kgfast_counts(work: Work, score: str = "rotate", isa: str | None = None) -> Counts:
     """Count by kgfast: raw counts, nothing excluded."""
     nothing = torch.zeros(len(work.targets) + 1, dtype=torch.int64, device=work.device)
@@ -121,7 +111,7 @@ def dot_rows(options: Options) -> Iterator[Row]:
     """Yield dot products: torch's matrix product and two comparisons are the peer."""
     entities = graph_of(options).num_entities
     for dim in options.dims if options.quick else DOT_DIMS:
-        work = dot_work(entities, dim, options.device)
+        work = Work.normal(entities, dim, BATCH, options.device)
         contenders: dict[str, Contender] = {
             "kgfast": partial(kgfast_counts, work, "dot"),
             "matmul + compare": peers.matmul_compare(work),

@@ -4,7 +4,8 @@
     python3 benchmarks/gpu.py --call checks ...         the second: tests, memcheck; then `rest`
     python3 benchmarks/gpu.py --steps rates cut         some of the steps
     python3 benchmarks/gpu.py --rehearse                without a GPU: times and results are void
-    python3 benchmarks/gpu.py --integers                writes what the step `integers` reads
+    python3 benchmarks/gpu.py --graph DIR ...           the folder of WN18RR, for its integers
+    python3 benchmarks/gpu.py --graph DIR --integers    writes what the step `integers` reads
 
 The python that runs this needs torch (2.11 or later) with Triton (3.6 or later) and numpy. Nothing
 is installed or built first. Times are cases of one process; after one that fails, crashes or hangs,
@@ -65,8 +66,8 @@ def outcome_of(lines: Sequence[Mapping[str, Any]]) -> Values:
     return {"verdict": verdict, "seconds": sum(line.get("took", 0.0) for line in lines)}
 
 
-def commands_of_steps() -> dict[str, list[str]]:
-    """Return the command of each step that is not one of times."""
+def commands_of_steps(*, rehearses: bool = False) -> dict[str, list[str]]:
+    """Return the command of each step that is not one of times; a rehearsal has no sanitizers."""
     tests = {"failed": failed_before(), "checks": [*MANY, *KERNELS]}
     tests["tests"] = [*MANY, "tests/gpu", "tests/eval/test_fronts.py"]
     commands = {name: [*PYTEST, "-m", "gpu", *where] for name, where in tests.items() if where}
@@ -75,6 +76,7 @@ def commands_of_steps() -> dict[str, list[str]]:
         words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
         words += ["--padding", "4096"] if tool == "memcheck" else []
         plan = ["headlines=60,batches=60", "0", str(time.time() + 3600), "small", "uncached"]
+        plan, words = ([*plan, "rehearse"], []) if rehearses else (plan, words)
         commands[tool] = [*words, *PROGRAM, *plan]
     return commands
 
@@ -181,6 +183,7 @@ def main() -> int:
     parser.add_argument("--steps", nargs="+", choices=SECONDS, help="some of all steps instead")
     parser.add_argument("--out", type=Path, default=RESULTS, help="benchmarks/results unless given")
     parser.add_argument("--cache", type=Path, help="<gpu>-cache.tgz of an earlier run")
+    parser.add_argument("--graph", type=Path, help="WN18RR's folder, for its integers")
     sizes = {"choices": ("small", "full"), "nargs": "?", "const": "small"}
     parser.add_argument("--rehearse", **sizes, help="without a GPU; results are void")
     parser.add_argument("--integers", action="store_true", help="write cpu-integers.json")
@@ -189,7 +192,11 @@ def main() -> int:
         sys.exit(f"make gpu: {sys.executable} has no torch; run this by a python that has")
     import torch
 
+    if options.graph:
+        os.environ["KGFAST_GRAPH"] = str(options.graph.resolve())
     if options.integers:
+        if not options.graph:
+            parser.error("--integers needs --graph, WN18RR's folder")
         sys.path.append(str(ROOT / "tests"))
         from lib.gpu_cases import write_integers
 
@@ -211,8 +218,7 @@ def main() -> int:
         environment = {"TRITON_CACHE_DIR": kernels}
         Path(kernels).mkdir(parents=True, exist_ok=True)
         if options.cache and options.cache.exists():
-            with tarfile.open(options.cache) as packed:
-                packed.extractall(kernels, filter="data")
+            unpack(options.cache, Path(kernels))
         environment["PYTHONPATH"] = os.pathsep.join(str(place) for place in places if str(place))
         environment["PYTHONSAFEPATH"] = "1"  # not the tree's kgfast/, which has no kernels
         if options.rehearse:
@@ -221,6 +227,16 @@ def main() -> int:
             triton = Path(str(getattr(find_spec("triton"), "origin", None))).parent
             environment = build(Path(folder, "driver"), triton) | environment
         return run_all(options, environment, started)
+
+
+def unpack(cache: Path, kernels: Path) -> None:
+    """Unpack compiled kernels, whose lists of files name the folder that they were made in."""
+    with tarfile.open(cache) as packed:
+        packed.extractall(kernels, filter="data")
+    for group in kernels.glob("*/__grp__*"):
+        names = json.loads(group.read_text())["child_paths"]
+        paths = {name: str(group.with_name(name)) for name in names}
+        group.write_text(json.dumps({"child_paths": paths}))
 
 
 def run_all(options: argparse.Namespace, environment: Mapping[str, str], started: float) -> int:
@@ -237,7 +253,8 @@ def run_all(options: argparse.Namespace, environment: Mapping[str, str], started
         limit = 60 + sum(steps.values())
     if options.rehearse:  # on a host that compiles slowly
         limit, steps = 10 * limit, {name: 10 * most for name, most in steps.items()}
-    until, commands = started + limit, commands_of_steps()  # by the log of the run before
+    until = started + limit
+    commands = commands_of_steps(rehearses=bool(options.rehearse))  # by the log of the run before
     Path(f"{files}-log.txt").write_text("")
     run = Run(files, environment, options.rehearse)
     summary = Path(f"{files}-summary.json")

@@ -125,7 +125,7 @@ def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
     graph = graph_of(data)
     model, test = conve(graph.num_entities, graph.num_relations, options.dim), graph.test.hrt
     test = test[: options.tests]
-    about = {"dataset": name_of(data, graph), "entities": graph.num_entities}
+    about = {"dataset": graph.name, "entities": graph.num_entities}
     about |= {"tests": len(test), "dim": options.dim}
 
     def by(train: Tensor, batch: int | None) -> Callable[[], Tensor]:
@@ -164,11 +164,6 @@ def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
     return rows
 
 
-def name_of(data: Path | None, graph: Any) -> str:
-    """Name a graph."""
-    return "synthetic" if data is None else str(graph.name)
-
-
 def graph_of(data: Path | None) -> Any:
     """Return the graph of a folder; without one a tiny one."""
     return synthetic(*QUICK_SIZES) if data is None else load(data)
@@ -184,7 +179,7 @@ def whole(data: Path | None, dim: int, tests: int) -> dict[str, Any]:
     return {
         "section": "whole",
         "contender": "kgfast",
-        "dataset": name_of(data, graph),
+        "dataset": graph.name,
         "entities": graph.num_entities,
         "examples": len(found.examples),
         "tests": len(test),

@@ -82,18 +82,12 @@ def measure(options: Options, work: Work) -> list[dict[str, Any]]:
 
 def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, Timing]:
     """Return seconds of a step of each contender; slow ones make one after a first step."""
-    stopwatch = Stopwatch("cpu")
+    stopwatch, counts = Stopwatch("cpu"), {name: STEPS.get(name, 1) for name in contenders}
     first = {name: stopwatch.seconds(partial(it.steps, 1)) for name, it in contenders.items()}
-    seconds = {
-        name: [stopwatch.seconds(partial(contenders[name].steps, 1))] if it > SLOW_SECONDS else []
-        for name, it in first.items()
-    }
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            if first[name] <= SLOW_SECONDS:
-                count = STEPS.get(name, 1)
-                seconds[name].append(stopwatch.seconds(partial(contender.steps, count)) / count)
-    return {name: Timing.of(values) for name, values in seconds.items()}
+    few = {name: 1 for name, seconds in first.items() if seconds > SLOW_SECONDS}
+    turns = {name: partial(it.steps, counts[name]) for name, it in contenders.items()}
+    timings = stopwatch.interleave(turns, rounds, few)
+    return {name: timing.scaled(1 / counts[name]) for name, timing in timings.items()}
 
 
 def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:

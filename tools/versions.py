@@ -71,7 +71,7 @@ def bounds(*extras: str) -> dict[str, str]:
 
 def install(name: str, wheel: Path) -> None:
     """Make an environment with the wheel and its dependencies."""
-    say(f"{name}: install")
+    print(f"{name}: install", flush=True)
     uv("venv", "--quiet", "--clear", "--python", sys.executable, HOME / name)
     pip: list[str | Path] = ["pip", "install", "--quiet", "--python", HOME / name]
     if name == "lowest":
@@ -141,7 +141,7 @@ def run(name: str, part: str, commands: list[list[str]], folder: str | Path) -> 
         said = counts[-1] if "failed" in counts[-1] or not code else f"failed: {counts[-1]}"
     if code:
         print(output[-20_000:])
-    say(f"{name}: {part}: {said}, {time.perf_counter() - began:.0f} s")
+    print(f"{name}: {part}: {said}, {time.perf_counter() - began:.0f} s", flush=True)
     return said
 
 
@@ -149,11 +149,6 @@ def uv(*words: str | Path) -> str:
     """Run uv, which ``make versions`` installs beside this Python; return the output."""
     command = [Path(sys.executable).with_name("uv"), *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -55,12 +55,6 @@ STEP_COUNTS: Columns = (
     ("operators within kgfast's:", "{within}"),
     ("waits:", "{waits}"),
 )
-CASES: Columns = (
-    ("step", "`{step}`"),
-    ("cases that ran:", "{cases}"),
-    ("failed:", "{failed}"),
-    ("largest relative error:", "{error:.1e}"),
-)
 CASE_TIMES: Columns = (("work", "{step}: {case}"), ("time:", "{seconds[median]:time}"))
 
 

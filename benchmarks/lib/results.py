@@ -13,7 +13,6 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 ON_SYNTHETIC = (  # benchmarks whose rows, or some of them, are of graphs of `synthetic`
-    "distributed_training",
     "epoch_speed",
     "eval_mem",
     "eval_mem_crops",

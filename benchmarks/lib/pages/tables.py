@@ -1,13 +1,13 @@
 """The blocks of most pages: which rows of which files, under which columns."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lib.columns import (
     CASE_TIMES,
-    CASES,
     CLASSES,
     CROP_RANKS,
     DOT_TIERS,
@@ -220,8 +220,12 @@ def gpu(folder: Path) -> str:
         cases = [json.loads(line) for line in path.read_text().splitlines()]
         if timed := [line for line in cases if "seconds" in line]:
             parts += ["", *markdown(CASE_TIMES, timed)]
-        steps = dict.fromkeys(line["step"] for line in cases)
-        parts += ["", *markdown(CASES, [_of_step(step, cases) for step in steps]), ""]
+        columns, rows = _compared([line for line in cases if line["step"] == "checks"])
+        parts += ["", *markdown(columns, rows)] * bool(rows)
+        ran = Counter(line["step"] for line in cases if "left_out" not in line)
+        failed = Counter(line["step"] for line in cases if "error" in line)
+        said = (f"`{step}` {count}, of which {failed[step]} failed" for step, count in ran.items())
+        parts += ["", f"Cases that ran: {'; '.join(said)}.", ""]
         told = (
             "`{command}` on {machine[name]}, driver {machine[driver]}, CUDA {machine[cuda]}: "
             "torch {versions[torch]}, triton {versions[triton]}, kgfast {versions[kgfast]}."
@@ -230,12 +234,19 @@ def gpu(folder: Path) -> str:
     return "\n".join(parts)
 
 
-def _of_step(step: str, cases: list[Row]) -> Row:
-    """Count the cases of a step that ran on a device, and find the largest error."""
-    lines = [line for line in cases if line["step"] == step and "left_out" not in line]
-    errors = [line["relative_error"] for line in lines if "relative_error" in line]
-    failed = sum("error" in line for line in lines)
-    return {"step": step, "cases": len(lines), "failed": failed, "error": max(errors, default=None)}
+def _compared(cases: list[Row]) -> tuple[Columns, list[Row]]:
+    """Return the equal integers of each score, and the largest error of each other work."""
+    rows: dict[str, dict[str, Any]] = {}
+    for line in cases:
+        score, _, work = line["case"].partition(": ")
+        row, name = rows.setdefault(score, {"score": score, "equal": 0}), work.split(",")[0]
+        if "relative_error" in line:
+            row[name] = max(row.get(name, 0.0), line["relative_error"])
+        else:
+            row["equal"] += "error" not in line
+    works = dict.fromkeys(name for row in rows.values() for name in list(row)[2:])
+    errors = [(f"{name}:", f"{{{name}:.1e}}") for name in works]
+    return (("score", "`{score}`"), ("equal integers:", "{equal}"), *errors), list(rows.values())
 
 
 def sampled(folder: Path) -> str:

@@ -54,20 +54,12 @@ class Work:
 
 
 class Kgfast(TrainerSteps):
-    """The trainer's own steps."""
+    """The trainer's own steps, of triples or, by ``bce``, of pairs with all their answers."""
 
-    def __init__(self, work: Work) -> None:
-        self.queries = 2 * len(work.graph.train.hrt)  # queries of an epoch
-        super().__init__(work.trainer())
-
-
-class KgfastKvsAll(TrainerSteps):
-    """The trainer's own steps of pairs with all their answers."""
-
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, loss: str = "cross_entropy") -> None:
         both = with_inverses(work.graph.train.hrt, work.graph.num_relations)
-        self.queries = len(both[:, :2].unique(dim=0))
-        super().__init__(work.trainer("bce"))
+        self.queries = len(both[:, :2].unique(dim=0) if loss == "bce" else both)  # of an epoch
+        super().__init__(work.trainer(loss))
 
 
 class Dense:
@@ -166,7 +158,7 @@ CONTENDERS: dict[str, Callable[[Work], Any]] = {
     "dense torch, compiled": partial(Dense, is_compiled=True),
     "dense torch, compiled, bf16": partial(DenseBf16, is_compiled=True),
     "LibKGE's way": LibKGEs,
-    "kgfast, KvsAll": KgfastKvsAll,
+    "kgfast, KvsAll": partial(Kgfast, loss="bce"),
     "pykeen": PykeensLcwa,
 }
 

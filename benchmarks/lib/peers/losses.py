@@ -186,20 +186,11 @@ def three_products(work: Work) -> Run:
     return run
 
 
-def has_linear_cross_entropy() -> bool:
-    """Return whether this torch has it."""
-    return hasattr(functional, "linear_cross_entropy")
-
-
 def linear_cross_entropy(work: Work) -> Run:
     """Return torch's own cross entropy of a head, which holds parts of the logits at a time."""
-    given = work.targets[:, 0]
-    return backward(
-        work,
-        lambda: functional.linear_cross_entropy(
-            work.queries, work.table, given, label_smoothing=work.smoothing
-        ),
-    )
+    given, options = work.targets[:, 0], {"label_smoothing": work.smoothing}
+    head = functional.linear_cross_entropy
+    return backward(work, lambda: head(work.queries, work.table, given, **options))
 
 
 def sampled_contenders(work: Work, per_query: int | None, compile: bool) -> dict[str, Run]:

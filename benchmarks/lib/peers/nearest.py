@@ -47,15 +47,6 @@ class Search:
     table: Tensor  # [N, F]
     k: int
 
-    @property
-    def device(self) -> str:
-        """Return ``cpu`` or ``cuda``."""
-        return self.table.device.type
-
-    def first_rows(self, count: int) -> "Search":
-        """Return the search among the first rows."""
-        return Search(self.queries, self.table[:count], self.k)
-
 
 def score_block(queries: Tensor, rows: Tensor) -> Tensor:
     """Score a chunk of rows, ``[B, C]``."""

@@ -37,6 +37,14 @@ class Work:
     table: Tensor  # [N, F]
     targets: Tensor  # [B]
 
+    @classmethod
+    def normal(cls, entities: int, dim: int, batch: int, device: str = "cpu") -> "Work":
+        """Draw queries and a table of normal numbers, and targets."""
+        generator = torch.Generator().manual_seed(0)
+        rows, queries = (torch.randn(n, dim, generator=generator) for n in (entities, batch))
+        targets = torch.randint(entities, (batch,), generator=generator)
+        return cls(queries.to(device), rows.to(device), targets.to(device))
+
     @property
     def device(self) -> str:
         """Return ``cpu`` or ``cuda``."""
