@@ -29,7 +29,6 @@ from lib.machine import facts
 from lib.measure import PeakMemory, Stopwatch
 from lib.peers.losses import Work, kgfast_bce
 from lib.results import RESULTS, write_json
-from support.tensor_cores import adversarial_rows
 
 REHEARSES, IS_SMALL = "rehearse" in sys.argv, "small" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() and not REHEARSES else "cpu"
@@ -40,7 +39,6 @@ ENTITIES, BATCH, DIM, POOL, LARGE, TURNS = (
 INTEGERS = RESULTS / "cpu-integers.json"
 HARD, OF_GRAPH = "dot, hard rows", "rotate, WN18RR's test"
 GRAPH = os.environ.get("KGFAST_GRAPH")  # WN18RR's folder
-BITS = range(20, 28)  # widths of sums in tensor cores, each with rows of which it loses most
 QUERIES = dict.fromkeys(SCORES, (256, 64)) | {HARD: (256, 512), "rotate": (6268, 512)}
 
 Values = dict[str, Any]
@@ -247,7 +245,9 @@ def _ranks_and_best(name: str) -> dict[str, Tensor]:
     table = _exact_numbers(ENTITIES, dim * score.planes, 2)
     table[: ENTITIES // 8] = table[-(ENTITIES // 8) :].clone()  # equal scores
     if name == HARD:
-        sides = [adversarial_rows(dim // 32, bits) for bits in BITS]
+        from kgfast.kernels.triton.host import split
+
+        sides = [split.hard_rows(dim // 32, bits) for bits in split.BITS]
         q, rows = (torch.cat(side).repeat(queries // 8, 1) for side in zip(*sides, strict=True))
         table[:queries], q = rows, q.to(DEVICE)
     options = {"factor": _exact_numbers(ENTITIES, dim, 3) if score.is_rscf else None}
@@ -276,16 +276,10 @@ def _lost() -> Values:
     """Raise if tensor cores lose more of a sum than the bound of a sweep assumes."""
     from kgfast.kernels.triton.host import bounds, split
 
-    steps, units = 3, {}
-    for bits in BITS:
-        q, c = (side.to(DEVICE) for side in adversarial_rows(steps, bits))
-        exact = q.double() @ c.double().T
-        options = {} if REHEARSES else {"out_dtype": torch.float32}
-        summed = torch.mm(q.bfloat16(), c.bfloat16().T, **options)
-        units[bits] = float(exact - summed.double()) / (32 * steps) / bounds.UNIT
-    assumed = split.CUT / bounds.UNIT
-    if max(units.values()) > assumed and not REHEARSES:
-        raise AssertionError(f"{max(units.values()):.2f} units are lost, {assumed} are assumed")
+    both = split.largest_loss(torch.device(DEVICE)), split.CUT
+    units, assumed = (loss / bounds.UNIT for loss in both)
+    if units > assumed and not REHEARSES:
+        raise AssertionError(f"{units:.2f} units are lost, {assumed} are assumed")
     return {"units": units, "assumed": assumed}
 
 

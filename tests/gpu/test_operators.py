@@ -16,7 +16,6 @@ from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
 from support.engines import assert_same, host
 from support.problems import DTYPES, RSCF_SCORES, SCORES, no_known
-from support.tensor_cores import adversarial_rows
 from support.waits import count_waits
 
 
@@ -182,11 +181,12 @@ def test_tensor_cores_cut_off_no_more_than_the_bound_assumes(batch, steps):
     """Beside a product of 1 all others are cut, as far as the bound has room for it, or wholly."""
     from kgfast.kernels.triton.host import configs
     from kgfast.kernels.triton.host.launch import architecture
+    from kgfast.kernels.triton.host.split import hard_rows
 
     swept_products = pytest.importorskip("support.triton_split").swept_products
     tile = configs.split_tile(batch, architecture(torch.device("cuda")))
     for bits in range(20, 32):
-        query, candidate = adversarial_rows(steps, bits)
+        query, candidate = hard_rows(steps, bits)
         sign = 1 - 2 * (torch.arange(batch * 32 * steps) % 7 % 2).view(batch, -1)
         queries, table = query * sign, candidate.repeat(500, 1)
         with torch.cuda.device("cuda"):

@@ -200,17 +200,22 @@ class Loop(Counter[str]):
         Multiplications with addition by tensor cores for a warp, by the type of the factors.
     span : tuple of int
         First and last address of the loop.
+    order : list of str
+        Operations in the order of the code.
     """
 
     words: int
     products: Counter[str]
     span: tuple[int, int]
+    order: list[str]
 
     @staticmethod
     def of(code: Sequence[tuple[int, str]], low: int, high: int) -> "Loop":
         """Return the loop from one address to another."""
         texts = [text for address, text in code if low <= address <= high]
-        loop = Loop(_operation(text) for text in texts)
+        order = [_operation(text) for text in texts]
+        loop = Loop(order)
+        loop.order = order
         loop.words = sum(map(_words, texts))
         loop.products = sum(map(_products, texts), Counter())
         loop.span = low, high

@@ -12,19 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 Floats = NDArray[np.float64]
-
-
-def adversarial_rows(steps: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Return a product of 1 in every step, and others that are cut to nothing beside it."""
-    queries = torch.full((1, 32 * steps), 2.0**-12, dtype=torch.float32)
-    candidates = torch.full_like(queries, 2.0 ** (13 - bits) * (1 - 2.0**-8))
-    queries[:, ::32] = candidates[:, ::32] = 1.0
-    return queries, candidates
 
 
 def cut(values: Floats, top: Floats, bits: int) -> Floats:

@@ -5,11 +5,9 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from kgfast.kernels.triton.device.split_sweep import SplitPanels, multiply_tile
+from kgfast.kernels.triton.device.split_sweep import store_products
 from kgfast.kernels.triton.host import configs, split
 from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
@@ -61,13 +59,3 @@ def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     packed = split.pack(rows, Selection(16), rows.shape[1], 16)
     parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed[:2])
     return (*parts, norms_of(packed, 16).double())
-
-
-@triton.jit
-def store_products(queries, candidates, p_out, num_features, stride, TILE: tl.constexpr):
-    """Store what a sweep multiplies, one tile."""
-    both = SplitPanels(queries, candidates, p_out, 0.0)
-    total = multiply_tile(both, num_features, TILE)
-    o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-    o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
-    tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)

@@ -3,10 +3,12 @@
 Every kernel here is launched with ``enable_fp_fusion=False``. Kernels then consist of ``mul.rn``,
 ``add.rn`` and ``sqrt.rn``, and flush no denormal.
 
-Cost model: a lane owns a pair, so a feature costs up to four gathered loads, 5 float64 operations
-and a correctly rounded float64 square root (about 20 float64 instructions). Only targets and the
-pairs that a sweep leaves open come here: of ranks few, of the best k about k (1 + log(N / sample))
-a query. Sums of monotone scores stop once they are past a limit; this changes no result.
+Cost model: only targets and the pairs that a sweep leaves open come here: of ranks few, of the best
+k about k (1 + log(N / sample)) a query. So latency counts, and a warp has four pairs. Its lanes
+share out 32 features at a time: 16 loads of a lane (rotate) stand before the first of its 4 roots,
+each about 20 float64 instructions in a row. Only the 32 additions of a pair wait for each other:
+286 instructions of a warp for 128 terms. Sums of monotone scores stop once they are past a limit;
+this changes no result.
 """
 
 from typing import Any, NamedTuple
@@ -25,10 +27,9 @@ from .terms import (
     pointers_of,
 )
 
-# features between two tests of which pairs can still win
-STOP_BLOCK: tl.constexpr = tl.constexpr(64)
-CANONICAL_LANES = 32  # pairs of a program
+CANONICAL_LANES, CANONICAL_FEATURES = 4, 32  # pairs of a program, and features of a block
 _LANES: tl.constexpr = tl.constexpr(CANONICAL_LANES)
+FEATURES: tl.constexpr = tl.constexpr(CANONICAL_FEATURES)
 
 
 class Pairs(NamedTuple):
@@ -42,7 +43,7 @@ class Pairs(NamedTuple):
     limits: Any = None  # [queries] float64; None: every score is needed
     scores: Any = None  # [bands][capacity] float64; None: not needed
     excluded: Any = None  # rising query << 32 | lane: such pairs get a lane of all ones
-    status: Any = None  # [3] see note_bad_pairs; None: nothing is checked
+    status: Any = None  # [3] least bad query, candidate and factor; None: nothing is checked
 
 
 class Counted(NamedTuple):
@@ -53,50 +54,51 @@ class Counted(NamedTuple):
 
 
 @triton.jit
+def add_in_order(total, terms):
+    """Return ``total [P]`` plus terms ``[P, F]``, feature by feature."""
+    if terms.shape[1] == 1:
+        total += tl.reshape(terms, total.shape)
+    else:
+        halves = tl.reshape(terms, (terms.shape[0], 2, terms.shape[1] // 2))
+        first, second = tl.split(tl.permute(halves, (0, 2, 1)))
+        total = add_in_order(add_in_order(total, first), second)
+    return total
+
+
+@triton.jit
 def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.constexpr):
     """Return canonical scores of pairs ``[P]``, and whether numbers of each operand were finite.
 
-    Flags are those of query, candidate and factor, as far as these were read. A score that is
-    certain to be below ``limit`` may be any number below ``limit``. A limit of NaN asks for all
-    scores.
+    Flags ``[P, F]`` are those of query, candidate and factor, as far as these were read. A score
+    that is certain to be below ``limit`` may be any number below ``limit``. A limit of NaN asks for
+    all scores.
     """
-    p_q, p_c, p_f = pointers_of(views, query, candidate, FORM)
+    p_q, p_c, p_f = pointers_of(views, query[:, None], candidate[:, None], FORM)
     total = tl.zeros((_LANES,), tl.float64)
     bias = total
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + candidate * views.bias.step, m_pair, tl.float64)
-    q_finite = m_pair
-    c_finite = m_pair
-    f_finite = m_pair
+    q_finite = tl.full((_LANES, FEATURES), 1, tl.int1)
+    c_finite = q_finite
+    f_finite = q_finite
     feature = 0
     while feature < num_features:
-        stop = tl.minimum(feature + STOP_BLOCK, num_features)
-        for _ in range(feature, stop):
-            q = load_query(p_q, views.queries, 0, m_pair, FORM, tl.float64)
-            c = load_candidate(p_c, p_f, views, 0, m_pair, FORM, tl.float64)
-            total += canonical_term(q, c, FORM)
-            q_finite &= is_finite_query(q)
-            c_finite &= is_finite(c.re) & is_finite(c.im)
-            if FORM.has_factor:
-                f_finite &= is_finite(c.b)
-                p_f += views.factor.step
-            p_q += views.queries.step
-            p_c += views.table.step
-        feature = stop
+        k = feature + tl.arange(0, FEATURES)
+        mask = m_pair[:, None] & (k < num_features)[None, :]
+        k = k.to(tl.int64)[None, :]
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float64)
+        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float64)
+        total = add_in_order(total, canonical_term(q, c, FORM))
+        q_finite &= is_finite_query(q)
+        c_finite &= is_finite(c.re) & is_finite(c.im)
+        if FORM.has_factor:
+            f_finite &= is_finite(c.b)
+        feature += FEATURES
         if FORM.term != PRODUCT:
             lost = canonical_score(total, bias, FORM) < limit
             if tl.min((lost | (m_pair == 0)).to(tl.int32), 0) > 0:
                 feature = num_features
     return canonical_score(total, bias, FORM), (q_finite, c_finite, f_finite)
-
-
-@triton.jit
-def note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM: tl.constexpr):
-    """Lower ``p_status [3]`` to the least query, candidate and row of the factor that is bad."""
-    note_bad_rows(p_status, query, m_pair & (finite[0] == 0))
-    note_bad_rows(p_status + 1, candidate, m_pair & (finite[1] == 0))
-    if FORM.has_factor:
-        note_bad_rows(p_status + 2, candidate, m_pair & (finite[2] == 0))
 
 
 @triton.jit(do_not_specialize=["capacity", "num_excluded", "num_features"])
@@ -142,7 +144,9 @@ def decide(
             m_pair &= candidate != tl.load(counted.targets + query, mask=m_pair, other=0)
         score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
         if band.status is not None:
-            note_bad_pairs(band.status, query, candidate, m_pair, finite, FORM)
+            for i in tl.static_range(2 + FORM.has_factor):
+                is_bad = m_pair & (tl.min(finite[i].to(tl.int32), 1) == 0)
+                note_bad_rows(band.status + i, query if i == 0 else candidate, is_bad)
         if band.scores is not None:
             tl.store(band.scores + o_band + place, score, mask=m_pair)
         if counted is not None:

@@ -10,26 +10,16 @@ import triton
 import triton.language as tl
 
 from .arguments import note_bad_rows, query_planes
-from .moves import canonical_cos_sin
 from .pack import FEATURES, ROWS, rows_of
-from .terms import SQUARE, Query, is_finite_query, load_query, member_of
-
-LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
-
-
-@triton.jit
-def moved_by_one(q, FORM: tl.constexpr):
-    """Return the float64 query, moved as by a factor of 1."""
-    re = q.re
-    im = q.im
-    if FORM.has_factor:
-        if FORM.planes == 2:
-            cosine, sine = canonical_cos_sin(q.a)
-            re = q.re * cosine - q.im * sine
-            im = q.re * sine + q.im * cosine
-        else:
-            re = q.re + q.a
-    return Query(re, im, q.w_re, q.w_im, q.a)
+from .terms import (
+    LEAST_NORMAL,
+    SQUARE,
+    Query,
+    canonical_move,
+    is_finite_query,
+    load_query,
+    member_of,
+)
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])
@@ -47,13 +37,14 @@ def pack_moved(
     o_first = tl.program_id(0) * ROWS
     o_lane = (o_first % LANES) + tl.arange(0, ROWS)
     k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    mask = (k < num_features)[None, :] & (o_lane >= 0)[:, None]
+    mask = (k < num_features)[None, :]
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
     q = load_query(p_rows, lanes.rows, k.to(tl.int64)[None, :], mask, FORM, tl.float64)
     if lanes.status is not None:
         is_bad = tl.max((is_finite_query(q) == 0).to(tl.int32), 1)
         note_bad_rows(lanes.status, rows, is_bad > 0)
-    moved = moved_by_one(q, FORM)
+    re, im = canonical_move(q, 1.0, FORM)
+    moved = Query(re, im, q.w_re, q.w_im, q.a)
     p_tile = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
     p_tile += (k * (TOTAL * LANES))[None, :] + o_lane[:, None]
     for plane in tl.static_range(TOTAL):

@@ -39,7 +39,7 @@ class Panel(NamedTuple):
     lanes: int
     planes: int  # planes of the rows
     total: int  # planes of the panel; 0: nothing is stored
-    norm: int = 0  # a value of Norm; a program then takes all features, else FEATURES features
+    norm: int = 0  # a value of Norm; a program then takes all features
     first: int = 0  # first plane of the panel that the rows fill
     is_less_one: bool = False  # 1 is subtracted before rounding
     is_negated: bool = False
@@ -66,36 +66,6 @@ class LaneFacts(NamedTuple):
 NO_FACTS = LaneFacts(None, None)
 
 
-@triton.jit
-def pack_features(lanes, rows, k, stop, panel, seen, PANEL: tl.constexpr):
-    """Pack features ``k`` below ``stop``; ``seen`` is the sum of a norm, and whether rows are bad.
-
-    ``panel`` is a pointer, and the lanes in the panel.
-    """
-    p_panel, o_lane = panel
-    total, is_bad = seen
-    PLANES: tl.constexpr = PANEL.planes
-    NORM: tl.constexpr = PANEL.norm
-    m_feature = (k < stop)[None, :]
-    for plane in tl.static_range(PLANES):
-        o_feature = (plane_at(lanes.rows, plane) + k.to(tl.int64) * lanes.rows.step)[None]
-        p_rows = lanes.rows.ptr + (rows[:, None] * lanes.rows.row + o_feature)
-        values = widen(tl.load(p_rows, mask=m_feature, other=0.0))
-        is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
-        if NORM != NO_NORM:
-            total = grow_norm(total, values.to(tl.float64), m_feature, NORM)
-        if PANEL.total:
-            if PANEL.is_less_one:
-                values = values.to(tl.float64) - 1.0
-            packed = values.to(tl.float32)
-            if PANEL.is_negated:
-                packed = -packed
-            o_plane = (k * PANEL.total + PANEL.first + plane)[None, :] * PANEL.lanes
-            mask = m_feature & (o_lane >= 0)[:, None]
-            tl.store(p_panel + o_plane + o_lane[:, None], packed, mask=mask)
-    return total, is_bad
-
-
 @triton.jit(do_not_specialize=["count", "num_features"])
 def pack(
     lanes,
@@ -110,51 +80,46 @@ def pack(
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     facts = LaneFacts(facts.ptr, facts.bias)
     NORM: tl.constexpr = PANEL.norm
+    PLANES: tl.constexpr = PANEL.planes
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
     i_panel = (o_first // PANEL.lanes).to(tl.int64)
     o_lane = (o_first % PANEL.lanes) + tl.arange(0, ROWS)
     p_panel = p_out + i_panel * (num_features * (PANEL.total * PANEL.lanes))
-    seen = tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.int32)
-    if NORM == NO_NORM:
-        k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-        seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
-        if facts.ptr is not None:  # noqa: SIM102
-            if tl.program_id(1) == 0:
-                write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, facts, rows)
-    else:
-        for feature in range(0, num_features, FEATURES):
-            k = feature + tl.arange(0, FEATURES)
-            seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, PANEL)
-        p_lane = facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane
-        write_bias(p_lane, facts, rows)
-        tl.store(p_lane + PANEL.lanes, norm_above(seen[0], NORM))
+    total = tl.zeros((ROWS,), tl.float64)
+    is_bad = tl.zeros((ROWS,), tl.int32)
+    first = tl.program_id(1) * FEATURES
+    stop = tl.minimum(first + FEATURES, num_features) if NORM == NO_NORM else num_features
+    for feature in range(first, stop, FEATURES):
+        k = feature + tl.arange(0, FEATURES)
+        m_feature = (k < num_features)[None, :]
+        for plane in tl.static_range(PLANES):
+            o_feature = (plane_at(lanes.rows, plane) + k.to(tl.int64) * lanes.rows.step)[None]
+            p_rows = lanes.rows.ptr + (rows[:, None] * lanes.rows.row + o_feature)
+            values = widen(tl.load(p_rows, mask=m_feature, other=0.0))
+            wide = values.to(tl.float64)
+            is_bad |= tl.max((is_finite(wide) == 0).to(tl.int32), 1)
+            if NORM == FACTOR_NORM:
+                moves = tl.where(m_feature, tl.abs(wide - 1.0), 0.0)
+                moves = tl.where(moves < float("inf"), moves, float("inf"))  # NaN, too
+                total = tl.maximum(total, tl.max(moves, 1))
+            elif NORM != NO_NORM:
+                total += tl.sum(tl.abs(wide) if NORM == SUM_NORM else wide * wide, 1)
+            if PANEL.total:
+                packed = (wide - 1.0 if PANEL.is_less_one else values).to(tl.float32)
+                o_plane = (k * PANEL.total + PANEL.first + plane)[None, :] * PANEL.lanes
+                p_packed = p_panel + o_plane + o_lane[:, None]
+                tl.store(p_packed, -packed if PANEL.is_negated else packed, mask=m_feature)
+    if facts.ptr is not None:  # noqa: SIM102
+        if tl.program_id(1) == 0:
+            p_lane = facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane
+            if facts.bias is not None:
+                bias = load_as(facts.bias.ptr + rows * facts.bias.step, None, tl.float32)
+                tl.store(p_lane, bias)
+            if NORM != NO_NORM:
+                tl.store(p_lane + PANEL.lanes, norm_above(total, NORM))
     if lanes.status is not None:
-        note_bad_rows(lanes.status, rows, seen[1] > 0)
-
-
-@triton.jit
-def write_bias(p_lane, facts, rows):
-    """Write the bias of rows, rounded, if there is one."""
-    if facts.bias is not None:
-        value = load_as(facts.bias.ptr + rows * facts.bias.step, None, tl.float32)
-        tl.store(p_lane, value)
-
-
-@triton.jit
-def grow_norm(total, values, mask, NORM: tl.constexpr):
-    """Return ``total [ROWS]``, for ``norm_above``, with more features; 0 where masked."""
-    if NORM == FACTOR_NORM:
-        total = tl.maximum(total, largest_of(tl.where(mask, tl.abs(values - 1.0), 0.0)))
-    else:
-        total += tl.sum(tl.abs(values) if NORM == SUM_NORM else values * values, 1)
-    return total
-
-
-@triton.jit
-def largest_of(moves):
-    """Return the largest of each row of magnitudes, infinite if one is NaN."""
-    return tl.max(tl.where(moves < float("inf"), moves, float("inf")), 1)
+        note_bad_rows(lanes.status, rows, is_bad > 0)
 
 
 @triton.jit

@@ -57,12 +57,6 @@ def to_bfloat16(values):
     return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
-@triton.jit
-def number_or_infinity(norm):
-    """Return a norm, or infinity for NaN."""
-    return tl.where(norm < float("inf"), norm, float("inf"))
-
-
 @triton.jit(do_not_specialize=["count", "num_features"])
 def pack_parts(
     lanes,
@@ -117,9 +111,10 @@ def pack_parts(
     p_terms += (tl.program_id(0) * ROWS) % LANES + tl.arange(0, ROWS)
     if bias is not None:
         tl.store(p_terms, load_as(bias.ptr + rows * bias.step, None, tl.float32))
-    tl.store(p_terms + LANES, number_or_infinity(norm_above(of_row, 2)))
-    tl.store(p_terms + 2 * LANES, number_or_infinity(norm_above(of_low, 2)))
-    tl.store(p_terms + 3 * LANES, number_or_infinity(norm_above(of_rest, 2)))
+    sums = of_row, of_low, of_rest
+    for i in tl.static_range(TERMS - 1):
+        norm = norm_above(sums[i], 2)
+        tl.store(p_terms + (1 + i) * LANES, tl.where(norm < float("inf"), norm, float("inf")))
 
 
 @triton.constexpr_function
@@ -168,6 +163,15 @@ def multiply_tile(packed, num_features, TILE: tl.constexpr):
     if is_turned(TILE):
         total = tl.trans(total)
     return total
+
+
+@triton.jit
+def store_products(queries, candidates, p_out, num_features, stride, TILE: tl.constexpr):
+    """Store what a sweep multiplies, one tile."""
+    total = multiply_tile(SplitPanels(queries, candidates, p_out, 0.0), num_features, TILE)
+    o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+    tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)
 
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])

@@ -172,17 +172,24 @@ def score_of(total, FORM: tl.constexpr):
 
 
 @triton.jit
-def canonical_term(q, c, FORM: tl.constexpr):
-    """Return one feature's share of a canonical score: float64, all operations round separately."""
+def canonical_move(q, b, FORM: tl.constexpr):
+    """Return the float64 query as a factor ``b`` moves it; the second is junk for real rows."""
     re = q.re
     im = q.im
     if FORM.has_factor:
         if FORM.planes == 2:
-            cosine, sine = canonical_cos_sin(q.a * c.b)
+            cosine, sine = canonical_cos_sin(q.a * b)
             re = q.re * cosine - q.im * sine
             im = q.re * sine + q.im * cosine
         else:
-            re = re + q.a * c.b
+            re = re + q.a * b
+    return re, im
+
+
+@triton.jit
+def canonical_term(q, c, FORM: tl.constexpr):
+    """Return one feature's share of a canonical score: float64, all operations round separately."""
+    re, im = canonical_move(q, c.b, FORM)
     c_re = c.re
     c_im = c.im
     if FORM.is_rscf:

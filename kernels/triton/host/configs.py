@@ -12,7 +12,7 @@ quarter. Loads stay without a detour through shared memory where fewer lanes are
 program has threads: 32 lanes, repeated, for several warps that share out the queries.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...operands import Operands
@@ -33,6 +33,9 @@ MAX_GRID = 65535  # programs along the second or third axis of a launch
 MIDDLE_REGISTERS = RSCF_REGISTERS = 160  # no such kernel needs more; uncapped, ptxas spills scalars
 SPLIT_REGISTERS = 240  # a cap like that of MIDDLE_REGISTERS
 IN_PLACE_REGISTERS = 255  # all registers there are; with a lower cap ptxas spills scalars
+
+
+Rows = Literal["packed", "split", "in place"]  # forms of rows in the sweep: scan.py
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class CropPlan:
     tile: CropTile
     queries_per_pass: int
     candidates_per_chunk: int
-    rows: Literal["packed", "split", "in place"] = "packed"  # form of rows in the sweep: scan.py
+    rows: Rows
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> CropTile:
@@ -142,38 +145,30 @@ def plan(
     arch: int,
     has_factor: bool = False,
     packed_bytes: int | None = None,
-    few: int | None = None,
+    rows: Rows = "packed",
 ) -> CropPlan:
     """Cut a crop into passes and chunks that fit the scratch; one tile is the least.
 
     ``sizes`` are the numbers of queries and candidates. Packed rows take ``PACKED_BYTES``, or the
-    given number. At most ``few`` queries, or ``FEW_QUERIES``, read rows in place.
+    given number.
     """
     num_queries, room = sizes[0], packed_bytes or PACKED_BYTES
-    if num_queries <= min(FEW_QUERIES, FEW_QUERIES if few is None else few):
+    if rows == "in place":
         tile = in_place_tile(score, num_queries, arch)
-        return CropPlan(tile, FEW_QUERIES, MAX_GRID * tile.candidates, "in place")
-    if splits(score, num_queries, arch):
-        row_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
-        tile = split_tile(num_queries, arch)
-        cut = _cut(tile, sizes, room, row_bytes, row_bytes + SPLIT_LANE_BYTES)
-        return replace(cut, rows="split")
-    tile = tile_for(score, num_queries, arch)
-    query_bytes = 4 * num_features * score.query_planes(has_factor)
-    row_bytes = 4 * num_features * (score.planes + has_factor) + LANE_BYTES
-    return _cut(tile, sizes, room, query_bytes, row_bytes)
-
-
-def _cut(
-    tile: CropTile, sizes: tuple[int, int], room: int, query_bytes: int, row_bytes: int
-) -> CropPlan:
-    num_queries, num_candidates = sizes
+        return CropPlan(tile, FEW_QUERIES, MAX_GRID * tile.candidates, rows)
+    if rows == "split":
+        query_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
+        tile, row_bytes = split_tile(num_queries, arch), query_bytes + SPLIT_LANE_BYTES
+    else:
+        tile = tile_for(score, num_queries, arch)
+        query_bytes = 4 * num_features * score.query_planes(has_factor)
+        row_bytes = 4 * num_features * (score.planes + has_factor) + LANE_BYTES
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     tiles = _even_share(-(-num_queries // tile.queries), max(1, most_tiles))
     left = room - tiles * tile.queries * query_bytes
     most_panels = min(max(1, left // (row_bytes * tile.candidates)), MAX_GRID)
-    panels = _even_share(-(-num_candidates // tile.candidates), most_panels)
-    return CropPlan(tile, tiles * tile.queries, panels * tile.candidates)
+    panels = _even_share(-(-sizes[1] // tile.candidates), most_panels)
+    return CropPlan(tile, tiles * tile.queries, panels * tile.candidates, rows)
 
 
 def _even_share(count: int, limit: int) -> int:

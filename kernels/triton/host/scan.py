@@ -72,14 +72,21 @@ def check_rows(operands: Operands) -> None:
 class Scan:
     """The first ``dim`` features of a batch, swept against limits."""
 
-    def __init__(self, operands: Operands, dim: int, arch: int, **options: int) -> None:
-        """Plan a sweep; ``options`` are those of configs.plan."""
+    def __init__(
+        self, operands: Operands, dim: int, arch: int, few: int = configs.FEW_QUERIES
+    ) -> None:
+        """Plan a sweep; at most ``few`` queries, or ``FEW_QUERIES``, are swept in place."""
         check_rows(operands)
         self.operands, self.dim, self.arch, device = operands, dim, arch, operands.table.device
         self.ids = operands.candidates.sorted_ids  # those of the lanes; None: all rows
-        sizes = operands.num_queries, operands.candidates.num_candidates
+        sizes, score = (operands.num_queries, operands.candidates.num_candidates), operands.score
+        rows: configs.Rows = "packed"
+        if operands.num_queries <= min(few, configs.FEW_QUERIES):
+            rows = "in place"
+        elif configs.splits(score, operands.num_queries, arch) and split.holds(device):
+            rows = "split"
         room = launcher.scratch_of(configs.PACKED_BYTES, device)
-        plan = configs.plan(operands.score, sizes, dim, arch, operands.has_factor, room, **options)
+        plan = configs.plan(score, sizes, dim, arch, operands.has_factor, room, rows)
         self.tile, self.rows, self.height = plan.tile, plan.rows, plan.queries_per_pass
         self.width = plan.candidates_per_chunk
         is_rounded = torch.float64 in (operands.queries.dtype, operands.table.dtype)

@@ -28,7 +28,9 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
 
     facts = get_score(score)
     has_factor = facts.is_rscf and is_moved
-    plan = configs.plan(facts, (num_queries, num_candidates), dim, arch, has_factor)
+    rows = "split" if configs.splits(facts, num_queries, arch) else "packed"
+    rows = "in place" if num_queries <= configs.FEW_QUERIES else rows
+    plan = configs.plan(facts, (num_queries, num_candidates), dim, arch, has_factor, rows=rows)
     tile = plan.tile
     assert plan.queries_per_pass % tile.queries == 0
     assert plan.candidates_per_chunk % tile.candidates == 0

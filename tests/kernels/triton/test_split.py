@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support.engines import INTERPRETED, examples
-from support.tensor_cores import adversarial_rows, tensor_cores
+from support.tensor_cores import tensor_cores
 
 pytest.importorskip("triton")
 
@@ -69,16 +70,35 @@ def test_a_turned_tile_has_the_same_sums() -> None:
 
 @emulated
 @pytest.mark.parametrize(("bits", "is_covered"), [(25, True), (24, True), (22, False)])
-def test_what_is_cut_off_is_what_is_assumed(bits, is_covered) -> None:
+def test_a_device_is_measured_by_what_it_cuts_off(bits, is_covered) -> None:
     """The bound holds for one bit less than is known of tensor cores, not for three."""
+    from kgfast.kernels.triton.host import split
     from support.triton_split import swept_products
 
-    queries, candidates = adversarial_rows(3, bits)
+    queries, candidates = split.hard_rows(3, bits)
     with tensor_cores(bits=bits):
         swept, allowed = swept_products(queries, candidates)
+        loss = split.largest_loss(torch.device("cpu"))
+    assert (loss <= split.CUT) == is_covered
     error = (swept.double() + queries.double() @ candidates.double().T).abs()
     assert bool((error > 31 * 3 * 2.0**-bits * 0.9).all())
     assert bool((error <= allowed).all()) == is_covered
+
+
+@pytest.mark.parametrize(("units", "is_covered"), [(1.5, True), (3.5, False)])
+def test_tensor_cores_are_measured_once_and_where_they_can_be(
+    monkeypatch, units, is_covered
+) -> None:
+    from kgfast.kernels.triton.host import split
+
+    device, losses = torch.device("cuda:0"), iter([units * split.bounds.UNIT])
+    monkeypatch.setattr(split, "_MEASURED", {})
+    monkeypatch.setattr(split, "largest_loss", lambda device: next(losses))
+    with FakeTensorMode():
+        assert not split.holds(device)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", [False, True].pop)
+    assert not split.holds(device)
+    assert split.holds(device) == split.holds(device) == is_covered
 
 
 @emulated
