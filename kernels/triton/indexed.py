@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
-from ..sampled import Sampled
 from .device.arguments import Out, TileShape
 from .device.gather import ListedRows, gather_scores
 from .host import launch as launcher
@@ -55,21 +54,6 @@ def fill_indexed(
         num_warps=2,
         **launcher.capped(MOVED_REGISTERS if operands.has_factor else None, arch),
     )
-
-
-def fill_listed(
-    out: Tensor, operands: Operands, sampled: Sampled, made: tuple[Tensor, Tensor], arch: int
-) -> None:
-    """Write scores of targets and negatives ``[1, B, 1 + K]``, and what is ``made`` beside.
-
-    These are the ids ``[B, 1 + K]``, clamped, and a status ``[1]``: 1 if an id was clamped.
-    """
-    targets, negatives = sampled.targets, sampled.negatives
-    assert targets is not None
-    assert negatives is not None
-    rows = operands.candidates.num_rows
-    listed = ListedRows(targets, targets.stride(0), made[0], rows, made[1])
-    fill_indexed(out, operands, negatives, arch, listed)
 
 
 def indexed_gradients(

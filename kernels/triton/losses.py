@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
-from ..losses import Losses
+from ..losses import Losses, LossPlan
 from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
@@ -34,10 +34,10 @@ _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 class FusedLosses(Losses):
-    """Fused losses; see :class:`kgfast.kernels.losses.Losses`."""
+    """Fused losses; the base computes those of no pairs, and scores nothing for them."""
 
     def __init__(self) -> None:
-        pass
+        super().__init__(None, LossPlan(scratch=1, dtype=torch.float32))
 
     def value(
         self,
@@ -48,6 +48,8 @@ class FusedLosses(Losses):
         keep: bool = False,
     ) -> LossRows:
         """Compute row losses; wait once if there are checks. No scores are stored."""
+        if not _has_pairs(operands):
+            return super().value(operands, loss, checks)
         totals, _ = _compute(operands, loss, 1.0, _NOTHING, checks)
         return LossRows(totals.rows, totals.linear, totals.logsumexp)
 
@@ -59,9 +61,9 @@ class FusedLosses(Losses):
         need: LossNeed,
         made: LossRows | None = None,
     ) -> LossGradients:
+        if not _has_pairs(operands):
+            return super().gradients(operands, loss, weights, need, made)
         with launcher.serving(operands.table.device) as arch:
-            if not _has_pairs(operands):
-                return _no_gradients(operands, need)
             labels, _ = _labels_of(operands, loss, 0, 1.0)
             labels = labels._replace(grad=weights, grad_step=weights.stride(0))
             if isinstance(loss, CrossEntropy):
@@ -79,6 +81,8 @@ class FusedLosses(Losses):
         checks: LossChecks | None = None,
     ) -> LossTotal:
         """Compute bce in one sweep; cross entropy needs the logsumexp before its slopes."""
+        if not _has_pairs(operands):
+            return super().value_and_gradients(operands, loss, divisor, need, checks)
         if isinstance(loss, Bce):
             totals, gradients = _compute(operands, loss, 1 / divisor, need, checks, has_total=True)
             return LossTotal(totals.total, totals.linear, gradients)
@@ -115,13 +119,6 @@ def _compute(
     """Compute ``weight`` times the rows, their sum if needed, and gradients; wait for checks."""
     is_softmax, queries = isinstance(loss, CrossEntropy), operands.queries
     with launcher.serving(operands.table.device) as arch:
-        if not _has_pairs(operands):
-            if checks is not None:
-                checks.labels()
-            rows, linear = queries.new_zeros(len(queries), dtype=torch.float32), _sums_of(queries)
-            logsumexp = _sums_of(queries).zero_() if is_softmax else None
-            none = Totals(None, rows, linear.zero_(), logsumexp, total=rows.sum())
-            return none, _no_gradients(operands, need)
         programs = -(-len(queries) // FINISHED_ROWS)
         labels, words = _labels_of(operands, loss, programs, weight)
         told = Totals(status=words[len(words) - programs :])
@@ -140,20 +137,6 @@ def _compute(
 
 def _has_pairs(operands: Operands) -> bool:
     return bool(operands.num_queries and operands.candidates.num_rows)
-
-
-def _sums_of(queries: Tensor) -> Tensor:
-    return queries.new_empty(len(queries), dtype=torch.float64)
-
-
-def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
-    """Make the gradients of no pairs."""
-    queries, table = operands.queries, operands.table
-    return LossGradients(
-        torch.zeros_like(queries) if need.queries else None,
-        torch.zeros_like(table) if need.table else None,
-        table.new_zeros(len(table), dtype=torch.float32) if need.bias else None,
-    )
 
 
 def _labels_of(
@@ -243,8 +226,8 @@ class _Sweep:
         self._totals = told._replace(
             carried=queries.new_empty(parts * count * is_carried, dtype=torch.float64),
             rows=queries.new_empty(count, dtype=torch.float32),
-            linear=_sums_of(queries),
-            logsumexp=_sums_of(queries) if loss.is_softmax else None,
+            linear=queries.new_empty(count, dtype=torch.float64),
+            logsumexp=queries.new_empty(count, dtype=torch.float64) if loss.is_softmax else None,
             sums=self._sums,
             picked=picked,
             num_candidates=len(table),

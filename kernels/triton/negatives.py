@@ -17,8 +17,9 @@ from ..operands import NamedRows, Need, Operands
 from ..sampled import Formula, NegativeGradients, NegativeLoss, NegativeRows, Sampled
 from .device import negatives as device
 from .device.arguments import TileShape
+from .device.gather import ListedRows
 from .host import launch as launcher
-from .indexed import fill_listed, indexed_gradients
+from .indexed import fill_indexed, indexed_gradients
 from .pairwise import all_gradients, fill_scores
 
 ROW_NUMBERS, ROW_COLUMNS = 1024, 256  # numbers of a program of rows, and most columns at a time
@@ -45,9 +46,9 @@ class FusedNegatives:
         queries, count, reduced = operands.queries, operands.num_queries, loss.reduction != "none"
         with launcher.serving(operands.table.device) as arch:
             index = torch.empty(0, dtype=torch.int64, device=queries.device)
-            width = operands.candidates.num_rows
-            if sampled.negatives is not None:
-                width = 1 + sampled.negatives.shape[1]
+            width, targets, negatives = operands.candidates.num_rows, sampled.targets, None
+            if targets is not None and (negatives := sampled.negatives) is not None:
+                width = 1 + negatives.shape[1]
                 index = index.new_empty(count, width)
             columns = min(ROW_COLUMNS, 1 << (width - 1).bit_length())
             tile = TileShape(ROW_NUMBERS // columns, columns)
@@ -65,10 +66,12 @@ class FusedNegatives:
                 index,
             )
             scored = operands.without_bias()
-            if sampled.negatives is None:
+            if targets is None or negatives is None:
                 fill_scores(made.raw[None], scored, arch)
             else:
-                fill_listed(made.raw[None], scored, sampled, (index, words[1:]), arch)
+                facts = index, len(operands.table), words[1:]
+                listed = ListedRows(targets, targets.stride(0), *facts)
+                fill_indexed(made.raw[None], scored, negatives, arch, listed)
             base, counts = _divisor(loss, count, width - len(index[:1]))
             launcher.launch(
                 device.negative_rows,

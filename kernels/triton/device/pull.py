@@ -24,7 +24,6 @@ from .arguments import RowView, Views, query_planes
 from .sweep import SUM_BLOCK
 from .terms import (
     Candidate,
-    Query,
     load_candidate,
     load_query,
     member_of,
@@ -62,30 +61,11 @@ def narrow(values, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Load the program's sums of a query so far; 0 where masked."""
-    re = tl.load(p_partial, mask=mask, other=0.0)
-    im = re
-    w_re = re
-    w_im = re
-    a = re
-    if FORM.planes == 2:
-        im = tl.load(p_partial + FEATURES, mask=mask, other=0.0)
-    if FORM.is_rscf:
-        w_re = tl.load(p_partial + FORM.planes * FEATURES, mask=mask, other=0.0)
-        if FORM.planes == 2:
-            w_im = tl.load(p_partial + 3 * FEATURES, mask=mask, other=0.0)
-    if FORM.has_factor:
-        a = tl.load(p_partial + 2 * FORM.planes * FEATURES, mask=mask, other=0.0)
-    return Query(re, im, w_re, w_im, a)
-
-
-@triton.jit
 def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
     """Store a query's sums with the sums over the rows of a tile, whose terms are negated."""
     for plane in tl.static_range(query_planes(FORM)):
         total = earlier[member_of(FORM, plane)] - tl.sum(by[member_of(FORM, plane)], 0)
-        tl.store(p_partial + plane * FEATURES, total, mask=mask)
+        tl.store(p_partial + plane * FEATURES + tl.arange(0, FEATURES), total, mask=mask)
 
 
 @triton.jit
@@ -144,7 +124,9 @@ def pull(
         m_slope = place < num_rows
         m_earlier = m_feature & (i_tile > first_tile)
         if TILE.of_queries:
-            p_partial = pulled.partial + o_mine * (PLANES * FEATURES) + tl.arange(0, FEATURES)
+            p_partial = pulled.partial + o_mine * (PLANES * FEATURES)
+            own = RowView(pulled.partial, PLANES * FEATURES, FEATURES, 1)
+            o_feature = tl.arange(0, FEATURES)
         zero = tl.zeros((ROWS, FEATURES), tl.float32)
         total = Candidate(zero, zero, zero)
         query = first
@@ -155,7 +137,7 @@ def pull(
                 weight = tl.load(p_slope + tl.arange(0, ROWS), mask=m_slope, other=0.0)[:, None]
                 q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
                 if TILE.of_queries:
-                    earlier = load_partial(p_partial, m_earlier, FORM, FEATURES)
+                    earlier = load_query(p_partial, own, o_feature, m_earlier, FORM, tl.float32)
                 by_query, by_row = slopes_of_both(weight, q, c, FORM)
                 part = plus_candidate(part, by_row)
                 if TILE.of_queries:

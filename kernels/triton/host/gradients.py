@@ -133,12 +133,12 @@ class ListGradients:
 
     def add_pieces(self) -> None:
         """Sum the extra rows of lists that were cut."""
+        lists, count = self.lists, len(self.lists.ids)
         parts = (self.grad, self._extra), (self.grad_factor, self._extra_factor)
         for grad, extra in parts:
-            if self.lists.is_cut and grad is not None and extra is not None:
-                sizes = len(self.lists.ids), 0, grad.shape[1]
-                tile = 1, grad.shape[1]
-                add_parts(extra, plane_of(grad), sizes, tile, first=self.lists.first_extra)
+            if lists.is_cut and grad is not None and extra is not None:
+                sizes, tile = (count, 0, grad.shape[1]), (1, grad.shape[1])
+                add_parts(extra, plane_of(grad), sizes, tile, first=lists.first_extra)
 
 
 def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
