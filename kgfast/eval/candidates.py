@@ -39,6 +39,7 @@ class Allowed(NamedTuple):
 
     known: KnownTriples | None
     candidate_ids: CandidateIds | None
+    exclude: Any = None
 
 
 @dataclass(frozen=True)

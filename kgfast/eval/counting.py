@@ -15,6 +15,7 @@ from kgfast.eval.candidates import (
     digest_of,
     pool_sizes,
 )
+from kgfast.eval.excluded import excluded_of_sides
 from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, places, roles_of
@@ -81,6 +82,8 @@ class Ranking(Job):
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
         of_sides: dict[Side, CheckedIds] = {}
+        if allowed.exclude is not None:
+            self.excluded = excluded_of_sides(allowed.exclude, sides, self.hrt, model, self.names)
         if allowed.candidate_ids is not None:
             entities = tuple(side for side in sides if side != "relation")
             ids, count = allowed.candidate_ids, len(self.hrt)

@@ -194,7 +194,7 @@ class Call:
                 if self.steps is not None:
                     batches = self.steps.share_of(batches)
                 for batch in batches:
-                    batch.known = job.known_of(batch, source)
+                    batch.known = job.left_out(batch, source)
                     parts = [batch]
                     if section.candidate_ids is not None:
                         parts = shared(batch, section.candidate_ids, source)

@@ -1,5 +1,6 @@
-"""Ids that are no answers to queries: the argument ``exclude`` of topk() and above()."""
+"""Ids that are no answers to queries: the argument ``exclude`` of rank(), topk() and above()."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch.nn.functional import pad
 from kgfast.eval.candidates import checked_ids_of
 from kgfast.graph import IdsLike, Names, as_integers
 from kgfast.kernels.operands import Known
-from kgfast.models.base import Side
+from kgfast.models.base import SIDES, Side
 from kgfast.text import shown
 
 ExcludedIds = IdsLike | tuple[Tensor | npt.NDArray[Any], Tensor | npt.NDArray[Any]]
+_OWNER = 32  # bits of an id
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,13 @@ class Excluded:
             )
         return cls(ids, indptr)
 
-    def joined(self, known: Known | None, rows: Tensor, home: torch.device) -> Known:
-        """Return known answers and excluded ids of the queries in ``rows``, on a device."""
+    def joined(
+        self, known: Known | None, rows: Tensor, home: torch.device, within: tuple[int, int] | None
+    ) -> Known:
+        """Return known answers and excluded ids of the queries in ``rows``, on a device.
+
+        The ids of a query ascend, each once. Only excluded ids ``within`` a range are joined.
+        """
         if self.indptr is None:
             counts, ids = torch.full_like(rows, len(self.ids)), self.ids.repeat(len(rows))
         else:
@@ -60,13 +67,27 @@ class Excluded:
             spans = zip(starts.tolist(), ends.tolist(), strict=True)
             counts = ends - starts
             ids = torch.cat([self.ids[:0], *(self.ids[start:end] for start, end in spans)])
-        counts, ids = counts.to(home), ids.to(home)
-        indptr = pad(counts.cumsum(0), (1, 0))
-        if known is None:
-            return Known(indptr, ids)
-        owners = [
-            torch.repeat_interleave(sizes, output_size=len(values))
-            for sizes, values in ((known.indptr.diff(), known.indices), (counts, ids))
-        ]
-        order = torch.cat(owners).argsort(stable=True)
-        return Known(known.indptr + indptr, torch.cat([known.indices, ids])[order])
+        keys = (torch.repeat_interleave(counts, output_size=len(ids)) << _OWNER) | ids
+        if within is not None:
+            keys = keys[(ids >= within[0]) & (ids < within[1])]
+        keys = keys.to(home)
+        if known is not None:
+            owners = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
+            keys = torch.cat([(owners << _OWNER) | known.indices, keys])
+        keys = keys.unique()
+        counts = (keys >> _OWNER).bincount(minlength=len(rows))
+        return Known(pad(counts.cumsum(0), (1, 0)), keys & ((1 << _OWNER) - 1))
+
+
+def excluded_of_sides(
+    value: Any, sides: Sequence[Side], hrt: Tensor, model: Any, names: Names
+) -> dict[Side, Excluded]:
+    """Check the argument ``exclude`` of triples ``[T, 3]``; relations leave out nothing."""
+    of_sides = value if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
+    if not of_sides.keys() <= set(SIDES):
+        raise ValueError(f"exclude must be of 'head' and 'tail'; got {shown(list(of_sides))}")
+    return {
+        side: Excluded.of(of_sides[side], side, hrt[:, 0 if side == "tail" else 2], model, names)
+        for side in sides
+        if of_sides.get(side) is not None
+    }

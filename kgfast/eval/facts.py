@@ -141,7 +141,7 @@ class FactsSoFar(SoFar):
             deeper = []
             for some in rows.split(max(1, _ANSWERS // depth)):
                 queries = self.queries.where(some)
-                queries.known = search.known_of(queries, source)
+                queries.known = search.left_out(queries, source)
                 best = source.best(queries, block, depth)
                 assert best is not None
                 scores, ids = best

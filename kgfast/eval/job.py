@@ -1,7 +1,7 @@
 """Jobs: what a call asks of which queries, and how results of blocks join."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.candidates import CheckedIds
+from kgfast.eval.excluded import Excluded
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.graph import KnownTriples
@@ -65,6 +66,7 @@ class Job(ABC):
     names: Names
     batch_size: int
     sections: list[JobSection]
+    excluded: Mapping[Side, Excluded] = {}
     allows_nan = False
     result_bytes = 0  # memory of the results of a query while a file is read
 
@@ -78,7 +80,8 @@ class Job(ABC):
         """Arguments that results depend on, besides model and known triples, in words."""
         vocabularies = (vocabulary for vocabulary in self.names if vocabulary is not None)
         names = (f"{len(words):,} names {digest(words.names)}" for words in vocabularies)
-        return {"vocabularies": " and ".join(names)}
+        left_out = (digest(side, *vars(ids).values()) for side, ids in self.excluded.items())
+        return {"vocabularies": " and ".join(names), "exclude": " and ".join(left_out)}
 
     @abstractmethod
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
@@ -101,6 +104,13 @@ class Job(ABC):
     @abstractmethod
     def put(self, result: Any) -> None:
         """Keep the results of a pass."""
+
+    def left_out(self, queries: Queries, source: CandidateSource) -> Known | None:
+        """Return the known answers to queries, and the ids that these exclude."""
+        known, excluded = self.known_of(queries, source), self.excluded.get(queries.side)
+        if excluded is None:
+            return known
+        return excluded.joined(known, queries.rows, source.home, source.row_range)
 
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
         """Return the known answers to queries."""

@@ -1,7 +1,7 @@
 """rank(): filtered and raw ranks of test triples."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval.candidates import Allowed, CandidateIds
 from kgfast.eval.counting import Ranking
 from kgfast.eval.driver import Call, several
+from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
@@ -36,6 +37,7 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
     known: KnownTriples | Literal["dataset"] | None = "dataset",
     sides: Sequence[Side] = SIDES,
     candidate_ids: CandidateIds | None = None,
+    exclude: ExcludedIds | Mapping[Any, ExcludedIds | None] | None = None,
     dims: int | Sequence[int] | None = None,
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
@@ -72,6 +74,11 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         relation and side. A tensor or array ``[T, K]`` has candidates for each triple, -1 for none;
         an array may be memory-mapped. A dict ``{"head": ..., "tail": ...}`` has any of these except
         constraints for each side. Relations are always ranked among all relations.
+    exclude : sequence of int or names, (indptr, ids), "anchor", or those of each side, optional
+        Entities that are no candidates, beside known answers: for all triples, for each triple as
+        CSR (``indptr [T + 1]``), or the head where tails are ranked and the tail where heads are. A
+        dict ``{"head": ..., "tail": ...}`` has any of these for each side. The target of a triple
+        always is a candidate. Raw ranks leave nothing out.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
         crops are prefixes of the model's rows, all results come from one sweep over the widest
@@ -123,14 +130,14 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         if isinstance(triples, Dataset):
             vocabulary = triples if vocabulary is None else vocabulary
             triples = triples.test
-        allowed, more = Allowed(known, candidate_ids), (nan, vocabulary)
+        allowed, more = Allowed(known, candidate_ids, exclude), (nan, vocabulary)
         job = Ranking(model, triples, sides, allowed, dims, batch_size, more)
         call.run(job)
-    ranks = {}
+    ranks, is_filtered = {}, known is not None or exclude is not None
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True):
             facts = of_crop, job.hrt, job.sides, known, job.names
-            ranks[dim] = ranks_of(*facts, is_filtered=known is not None)
+            ranks[dim] = ranks_of(*facts, is_filtered=is_filtered)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
         return GroupedRanks("dim", {dim: ranks[dim] for dim in dims})

@@ -22,7 +22,7 @@ from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, KnownTriples, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.kernels.above import merged
-from kgfast.kernels.operands import Above, Known
+from kgfast.kernels.operands import Above
 from kgfast.models.base import Side
 from kgfast.ops.above import thresholds_of
 from kgfast.ops.checks import check_int
@@ -62,9 +62,10 @@ class Search(Job):
         side, self.argument, self.anchors, self.others = _queries_of(model, arguments, self.names)
         count, dims = self.anchors.numel(), arguments.dims
         self.batch_size = checked_batch_size(arguments.batch_size, model, count)
-        candidates = self.excluded = None
+        candidates = None
         if arguments.exclude is not None:
-            self.excluded = Excluded.of(arguments.exclude, side, self.anchors, model, self.names)
+            ids = Excluded.of(arguments.exclude, side, self.anchors, model, self.names)
+            self.excluded = {side: ids}
         if arguments.candidate_ids is not None:
             every = arguments.candidate_ids, (side,), count, model, self.names
             candidates = candidates_of_sides(*every)[side]
@@ -84,7 +85,6 @@ class Search(Job):
             "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
             "candidate_ids": digest_of(section.candidate_ids),
             "the crop": str(section.crops),
-            "exclude": digest(*vars(self.excluded).values()) if self.excluded else "none",
         }
 
     @abstractmethod
@@ -118,12 +118,6 @@ class Search(Job):
         if home != anchors.device:
             anchors, others = moved(anchors, home), moved(others, home)
         return Queries(section.side, rows, anchors, others, self.words)
-
-    def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
-        known = super().known_of(queries, source)
-        if self.excluded is None:
-            return known
-        return self.excluded.joined(known, queries.rows, source.home)
 
     def put(self, result: SoFar) -> None:
         self.results.append(result)
@@ -224,9 +218,7 @@ class BestSearch(Search):
         if self._shares is not None or isinstance(self.section.candidate_ids, TypeConstraints):
             scores, ids = (self._in_order(values) for values in (scores, ids))
         dtype = torch.float32
-        has_all = (
-            self.known is None and self.section.candidate_ids is None and self.excluded is None
-        )
+        has_all = self.known is None and self.section.candidate_ids is None and not self.excluded
         for result in results:
             if not (has_all and result.source.is_whole) and not self.pad and result.may_lack:
                 self._check_full(ids)

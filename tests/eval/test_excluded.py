@@ -1,10 +1,10 @@
-"""exclude= of topk() and above(): the answers of the whole order, of which ids are crossed out."""
+"""exclude= of rank(), topk() and above(): the whole order, of which ids are crossed out."""
 
 import pytest
 import torch
 
 import kgfast
-from kgfast import BlockScorer, KnownTriples, TransE, topk
+from kgfast import BlockScorer, KnownTriples, TransE, rank, topk
 from support.ranked_models import MODELS, line, random_triples
 
 N, R, K = 40, 3, 5
@@ -53,6 +53,44 @@ def test_ids_are_crossed_out(backend, name, side, known):
             best = [pair for pair in whole[row] if pair[0] not in out]
             assert found[row] == best[:K]
             assert reached[row] == sorted(best)
+
+
+@pytest.mark.parametrize("side", ["tail", "head"])
+@pytest.mark.parametrize("name", ["rotate", "distmult", "function"])
+@pytest.mark.parametrize("known", [None, KNOWN])
+def test_ranks_leave_ids_out(backend, name, side, known):
+    model = MODELS[name.replace("function", "transe")](N, R, 6, 0)
+    model = as_function(model) if name == "function" else model
+    whole = topk(model, **asked(side), k=N, pad=True)
+    raw = rank(model, TRIPLES, sides=(side,)).optimistic
+    targets = TRIPLES[:, 2 if side == "tail" else 0].tolist()
+    anchors = TRIPLES[:, 0 if side == "tail" else 2]
+    answers = [set() for _ in targets]
+    if known is not None:
+        indptr, ids = known.exclude(anchors, TRIPLES[:, 1], side)
+        answers = [set(some.tolist()) for some in ids.tensor_split(indptr[1:-1])]
+    for value, left_out in forms(side):
+        ranks = rank(model, TRIPLES, sides=(side,), known=known, exclude=value)
+        assert torch.equal(ranks.raw.optimistic, raw)
+        for row, (target, out) in enumerate(zip(targets, left_out, strict=True)):
+            others = [pair for pair in whole[row] if pair[0] not in (out | answers[row]) - {target}]
+            score = dict(others)[target]
+            greater = sum(value > score for _, value in others)
+            assert ranks.greater[row].tolist() == [greater]
+            assert ranks.num_candidates[row].tolist() == [len(others)]
+
+
+def test_ranks_leave_ids_of_a_side_out():
+    triples, both = [(0, 0, 1), (1, 0, 2)], {"head": [1], "tail": None}
+    of_both = rank(line(), triples, sides=("head", "relation", "tail"), exclude=both)
+    for side in ("head", "relation", "tail"):
+        alone = rank(line(), triples, sides=(side,), exclude=[1] if side == "head" else None)
+        assert torch.equal(of_both.side(side).num_candidates, alone.num_candidates)
+    assert of_both.side("head").num_candidates[:, 0].tolist() == [5, 6]
+    with pytest.raises(ValueError, match=r"exclude must be of 'head' and 'tail'; got \['left'\]"):
+        rank(line(), triples, exclude={"left": [1]})
+    with pytest.raises(ValueError, match=r"indptr must have shape \[3\]"):
+        rank(line(), triples, exclude=(torch.tensor([0, 1]), torch.tensor([1])))
 
 
 @pytest.mark.parametrize(
