@@ -126,7 +126,7 @@ def compare(
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
-    metrics = [metric for metric in metrics_with(hits) if metric.share is not None]
+    metrics = [metric for metric in metrics_with(hits) if metric.is_mean]
     cells = [ranks._cells(rank_type) for ranks in (a, b)]
     shares = [shares_of(ranks, metrics) for ranks in cells]
     difference = shares[1] - shares[0]  # [T, M]

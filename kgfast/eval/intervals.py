@@ -61,8 +61,9 @@ def intervals_of(
     """
     confidence, samples, seed = bootstrap
     check_bootstrap(confidence, samples)
-    metrics, ranks = metrics_with(hits), ranks._ranked()
+    metrics, ranks = [metric for metric in metrics_with(hits) if metric.in_tables], ranks._ranked()
     values = ranks.metrics(rank_type, hits=hits)
+    values = {metric.name: values[metric.name] for metric in metrics}
     bounds = [[float("nan")] * 2] * len(values)
     if len(ranks):
         drawn = _metrics_of_draws(ranks, rank_type, metrics, samples, seed)
@@ -119,21 +120,26 @@ def _metrics_of_draws(
 ) -> Tensor:
     """Return metrics of each sample, float64 ``[samples, M]``."""
     cells = ranks._cells(rank_type)
-    columns = [ranks.num_candidates[:, column] for column in ranks.pooled_columns]
-    shares = shares_of(cells, [*metrics, Metric("mr", torch.clone)])
-    by_chance = (torch.stack(columns, 1).cpu().double().mean(1, keepdim=True) + 1) / 2
+    sizes = ranks.num_candidates[:, ranks.pooled_columns].cpu().double()
+    shares = shares_of(cells, metrics)
+    chances = [metric.chance for metric in metrics if metric.chance is not None]
+    moments = [moment.mean(1) for chance in chances for moment in chance.moments(sizes)]
+    by_chance = torch.stack(moments, 1)
     # one tensor: small ones between large ones would keep the C library from giving memory back
     values = torch.empty(samples, len(metrics), dtype=torch.float64, device="cpu")
     first = 0
     for drawn in draws(len(cells), samples, seed):
-        *means, mean = means_of(drawn, shares).unbind(1)
-        (expected,) = means_of(drawn, by_chance).unbind(1)
+        means = list(means_of(drawn, shares).unbind(1))
+        random = list(means_of(drawn, by_chance).unbind(1))
         rows = slice(first, first + len(drawn))
         for column, metric in enumerate(metrics):
             if metric.share is not None:
-                values[rows, column] = means.pop(0)
-            elif metric.adjusted is not None:
-                values[rows, column] = metric.adjusted(mean, expected)
+                mean = means.pop(0)
+                if metric.chance is not None:
+                    expected, variance = random.pop(0), random.pop(0)
+                    deviation = (variance / cells.numel()).sqrt()
+                    mean = metric.chance.adjust(mean, expected, deviation)
+                values[rows, column] = mean
             else:
                 ranks_drawn = cells[drawn].flatten(1).numpy()
                 middle = np.median(ranks_drawn, axis=1, overwrite_input=True)

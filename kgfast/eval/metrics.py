@@ -1,10 +1,11 @@
 """The table of metrics: what each is made of, which way is better, and how it is shown."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +17,66 @@ HITS = (1, 3, 10)  # k of the hits@k that metrics have by default
 _AT_ONCE = 1 << 16  # ranks with shares in memory
 
 
+class Chance(NamedTuple):
+    """A mean of shares set against the shares of ranks drawn evenly from 1 to some n.
+
+    ``moments`` gives mean and variance of such a share, given the n of each rank. ``adjust`` is a
+    function of the mean share, of its expectation, and of its standard deviation.
+    """
+
+    moments: Callable[[Tensor], tuple[Tensor, Tensor]]
+    adjust: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Metric:
-    """A metric of ranks, which has a formula of one of three kinds.
-
-    ``share`` gives each rank's share: the metric is the mean of shares. ``adjusted`` is a function
-    of the mean rank and of the mean rank of random scores. A metric without either is the median.
-    """
+    """A metric of ranks: the mean of each rank's ``share``; without a share, the median."""
 
     name: str
     share: Callable[[Tensor], Tensor] | None = None
-    adjusted: Callable[[Tensor, Tensor], Tensor] | None = None
+    chance: Chance | None = None
     lower_is_better: bool = False
     decimals: int = 4
     title: str = ""  # in tables, if not the name
+    in_tables: bool = True  # False: beside those of tables and intervals
+
+    @property
+    def is_mean(self) -> bool:
+        """True if the metric is the mean of shares, which chance does not change."""
+        return self.share is not None and self.chance is None
+
+
+def moments_of_ranks(n: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of a rank."""
+    return (n + 1) / 2, (n * n - 1) / 12
+
+
+def _moments_of_reciprocals(n: Tensor) -> tuple[Tensor, Tensor]:
+    """Return moments by the sums of 1 / i and of 1 / i^2 from 1 to n."""
+    mean = (torch.digamma(n + 1) + np.euler_gamma) / n
+    return mean, (math.pi**2 / 6 - torch.special.zeta(2.0, n + 1)) / n - mean * mean
+
+
+def _moments_of_hits(k: int, n: Tensor) -> tuple[Tensor, Tensor]:
+    mean = (k / n).clamp_(max=1)
+    return mean, mean * (1 - mean)
+
+
+def _ratio(mean: Tensor, expected: Tensor, _: Tensor) -> Tensor:
+    return mean / expected
+
+
+def _index(mean: Tensor, expected: Tensor, _: Tensor) -> Tensor:
+    """Return 0 for random ranks, and 1 for the best ranks."""
+    return (mean - expected) / (1 - expected)
+
+
+def _z(mean: Tensor, expected: Tensor, deviation: Tensor) -> Tensor:
+    return (mean - expected) / deviation
+
+
+def _negated_z(mean: Tensor, expected: Tensor, deviation: Tensor) -> Tensor:
+    return (expected - mean) / deviation
 
 
 def _is_within(k: int, ranks: Tensor) -> Tensor:
@@ -41,14 +88,33 @@ def hits_at(k: int) -> Metric:
     return Metric(f"hits@{k}", partial(_is_within, k))
 
 
+def _adjusted_hits_at(k: int) -> Metric:
+    chance = Chance(partial(_moments_of_hits, k), _index)
+    return Metric(f"ahits@{k}", partial(_is_within, k), chance, in_tables=False)
+
+
+def _z_hits_at(k: int) -> Metric:
+    chance = Chance(partial(_moments_of_hits, k), _z)
+    return Metric(f"z_hits@{k}", partial(_is_within, k), chance, decimals=1, in_tables=False)
+
+
+_OF_HITS = {"hits": hits_at, "ahits": _adjusted_hits_at, "z_hits": _z_hits_at}
 METRICS: tuple[Metric, ...] = (
     Metric("mrr", torch.reciprocal),
     Metric("mr", torch.clone, lower_is_better=True, decimals=1),
     Metric("median_rank", lower_is_better=True, decimals=1, title="median"),
     *map(hits_at, HITS),
     # Berrendorf et al. 2020, arXiv 2002.06914, equations 5 and 6
-    Metric("amr", adjusted=lambda mean, random: mean / random, lower_is_better=True),
-    Metric("amri", adjusted=lambda mean, random: 1 - (mean - 1) / (random - 1)),
+    Metric("amr", torch.clone, Chance(moments_of_ranks, _ratio), lower_is_better=True),
+    Metric("amri", torch.clone, Chance(moments_of_ranks, _index)),
+    # Hoyt et al. 2022, arXiv 2203.07544, section 3
+    Metric("amrr", torch.reciprocal, Chance(_moments_of_reciprocals, _index), in_tables=False),
+    *map(_adjusted_hits_at, HITS),
+    Metric("z_mr", torch.clone, Chance(moments_of_ranks, _negated_z), decimals=1, in_tables=False),
+    Metric(
+        "z_mrr", torch.reciprocal, Chance(_moments_of_reciprocals, _z), decimals=1, in_tables=False
+    ),
+    *map(_z_hits_at, HITS),
 )
 """All metrics in the order of tables; a line here reaches every table, interval and config."""
 
@@ -58,8 +124,14 @@ def metrics_with(hits: Sequence[int] = HITS) -> list[Metric]:
     chosen = check_hits(hits)
     if chosen == HITS:
         return list(METRICS)
-    others = [metric for metric in METRICS if not metric.name.startswith("hits@")]
-    return [*others[:3], *map(hits_at, chosen), *others[3:]]
+    metrics = []
+    for metric in METRICS:
+        kind, at, k = metric.name.partition("@")
+        if not at:
+            metrics.append(metric)
+        elif int(k) == HITS[0]:
+            metrics += map(_OF_HITS[kind], chosen)
+    return metrics
 
 
 def metric_named(name: str) -> Metric:
@@ -73,9 +145,10 @@ def metric_named(name: str) -> Metric:
     for metric in METRICS:
         if metric.name == name:
             return metric
-    if re.fullmatch(r"hits@[1-9]\d{0,8}", name):
-        return hits_at(int(name.removeprefix("hits@")))
-    names = ", ".join(metric.name for metric in METRICS if not metric.name.startswith("hits@"))
+    of_any_k = re.fullmatch(r"(hits|ahits|z_hits)@([1-9]\d{0,8})", name)
+    if of_any_k:
+        return _OF_HITS[of_any_k[1]](int(of_any_k[2]))
+    names = ", ".join(metric.name for metric in METRICS if "@" not in metric.name)
     raise ValueError(f"must be {names} or hits@K, such as hits@10; got {shown(name)}")
 
 
@@ -91,29 +164,47 @@ def check_hits(hits: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(k.__index__() for k in hits))
 
 
-def values_of(metrics: Iterable[Metric], ranks: Tensor, random: Tensor) -> dict[str, float]:
-    """Compute metrics of ranks ``[n]``; ``random`` is the mean rank of random scores.
+def values_of(metrics: Iterable[Metric], ranks: Tensor, sizes: Tensor) -> dict[str, float]:
+    """Compute metrics of ranks ``[n]``, which have ``sizes [n]`` as their numbers of candidates.
 
     Without ranks, every metric is NaN.
     """
     if not len(ranks):
         return {metric.name: float("nan") for metric in metrics}
-    mean, values = ranks.mean().cpu(), {}
+    values = {}
     for metric in metrics:
-        if metric.share is not None:
-            parts = [metric.share(some).sum() for some in ranks.split(_AT_ONCE)]
-            values[metric.name] = float(torch.stack(parts).sum()) / len(ranks)
-        elif metric.adjusted is not None:
-            values[metric.name] = float(metric.adjusted(mean, random))
-        else:
+        if metric.share is None:
             middle = [(len(ranks) - 1) // 2, len(ranks) // 2]
             values[metric.name] = float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
+            continue
+        mean = _mean(metric.share(some) for some in ranks.split(_AT_ONCE))
+        if metric.chance is not None:
+            moments, adjust = metric.chance
+            some_moments = (torch.stack(moments(some.double())) for some in sizes.split(_AT_ONCE))
+            expected, variance = _mean(some_moments)
+            mean = adjust(mean, expected, (variance / len(ranks)).sqrt())
+        values[metric.name] = float(mean)
     return values
+
+
+def _mean(parts: Iterable[Tensor]) -> Tensor:
+    """Return the mean over the last axis of tensors, which are those of some ranks each."""
+    sums = [(some.sum(-1), some.shape[-1]) for some in parts]
+    return torch.stack([some for some, _ in sums]).sum(0).cpu() / sum(count for _, count in sums)
+
+
+def in_tables(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values that tables show."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "count" or metric_named(name).in_tables
+    }
 
 
 def table_of(rows: Mapping[Any, Mapping[str, float]]) -> str:
     """Return metrics as a table of text."""
-    names = list(next(iter(rows.values()), ()))
+    names = list(in_tables(next(iter(rows.values()), {})))
     titles = [name if name == "count" else metric_named(name).title or name for name in names]
     return text_table(
         titles,

@@ -139,7 +139,9 @@ class Ranks:
         dict
             ``mrr``, ``mr``, ``median_rank``, ``hits@1``, ``hits@3``, ``hits@10``, ``amr``: mean
             rank divided by the expected mean rank of random scores, ``amri``: ``1 - (MR - 1) / E[MR
-            - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6).
+            - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6), ``amrr`` and ``ahits@k``: MRR and hits@k
+            likewise, 0 for random scores and 1 for the best, and ``z_mr``, ``z_mrr``, ``z_hits@k``:
+            standard deviations of random scores above their mean (Hoyt et al. 2022, section 3).
 
         Raises
         ------
@@ -148,10 +150,7 @@ class Ranks:
         """
         metrics, ranked = metrics_with(hits), self._ranked()
         ranks = ranked._cells(rank_type).flatten()
-        numbers = ranked.num_candidates
-        candidates = sum(int(numbers[:, column].sum()) for column in self.pooled_columns)
-        count = torch.tensor(len(ranks), dtype=torch.float64, device="cpu")
-        return values_of(metrics, ranks, (candidates + count) / count / 2)
+        return values_of(metrics, ranks, ranked.num_candidates[:, self.pooled_columns].flatten())
 
     def _ranked(self) -> "Ranks":
         is_ranked = torch.ones(len(self), dtype=torch.bool, device=self.greater.device)
@@ -191,7 +190,7 @@ class Ranks:
         seed: int = 0,
         hits: Sequence[int] = HITS,
     ) -> "Intervals":
-        """Compute confidence intervals of all metrics, by a bootstrap over triples.
+        """Compute confidence intervals of the metrics in tables, by a bootstrap over triples.
 
         A sample draws as many triples as there are, with replacement, each with all its sides.
         Intervals are percentiles of the samples' metrics (Efron and Tibshirani 1993, chapter 13).

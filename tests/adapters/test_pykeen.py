@@ -13,6 +13,7 @@ pytest.importorskip("pykeen")
 
 from pykeen import datasets
 from pykeen.evaluation import LCWAEvaluationLoop, RankBasedEvaluator, evaluator_resolver
+from pykeen.metrics import ranking
 from pykeen.models import ERModel, model_resolver
 from pykeen.nn.modules import DistMultInteraction
 from pykeen.pipeline import pipeline
@@ -187,6 +188,26 @@ def test_one_side_and_raw_ranks():
     expected = kgfast.rank(from_pykeen(model), data["mapped_triples"], sides=("tail",))
     found = np.concatenate(evaluator.ranks["tail", "optimistic"])
     assert np.array_equal(found, expected.optimistic[:, 0].numpy())
+
+
+@pytest.mark.parametrize("candidates", [None, [3, 5, 7, 11]])
+def test_metrics_set_against_chance(candidates):
+    model, triples = from_pykeen(trained("distmult")), graph().testing.mapped_triples
+    known = kgfast.KnownTriples(graph().training.mapped_triples)
+    ranks = kgfast.rank(model, triples, known=known, candidate_ids=candidates)
+    arrays = ranks.realistic.flatten().numpy(), ranks.num_candidates.flatten().numpy()
+    theirs = {
+        "amr": ranking.AdjustedArithmeticMeanRank(),
+        "amri": ranking.AdjustedArithmeticMeanRankIndex(),
+        "amrr": ranking.AdjustedInverseHarmonicMeanRank(),
+        "z_mr": ranking.ZArithmeticMeanRank(),
+        "z_mrr": ranking.ZInverseHarmonicMeanRank(),
+        **{f"ahits@{k}": ranking.AdjustedHitsAtK(k=k) for k in (1, 2)},
+        **{f"z_hits@{k}": ranking.ZHitsAtK(k=k) for k in (1, 2)},
+    }
+    values = ranks.metrics(hits=(1, 2))
+    for name, metric in theirs.items():
+        assert values[name] == pytest.approx(metric(*arrays), rel=1e-9), name
 
 
 class OfItsOwn(DistMultInteraction):

@@ -1,10 +1,11 @@
 """The table of metrics: a new line of it reaches every front."""
 
 import pytest
+import torch
 
 import kgfast
 from kgfast.eval import metrics
-from kgfast.eval.metrics import Metric, hits_at, metric_named
+from kgfast.eval.metrics import Chance, Metric, hits_at, metric_named, moments_of_ranks
 from kgfast.extras.report import write_report
 from support.commands import run
 from support.small_runs import GRAPH, config_of, trainer_of
@@ -12,7 +13,9 @@ from support.small_runs import GRAPH, config_of, trainer_of
 # One metric of each kind, and hits@5 beside the default k.
 NEW = (
     Metric("mean_square", lambda ranks: ranks.square(), lower_is_better=True, decimals=0),
-    Metric("half_amr", adjusted=lambda mean, random: mean / random / 2),
+    Metric(
+        "half_amr", torch.clone, Chance(moments_of_ranks, lambda mean, random, _: mean / random / 2)
+    ),
     hits_at(5),
 )
 
@@ -36,7 +39,7 @@ def test_a_new_line_reaches_every_front(folder, monkeypatch):
     assert values["half_amr"] == pytest.approx(values["amr"] / 2)
     assert values["hits@5"] == ranks.hits(5)
     intervals = ranks.intervals(samples=20)
-    assert list(intervals) == list(values)
+    assert list(intervals) == list(metrics.in_tables(values))
     for name in names:
         assert intervals[name].value == values[name]
         assert intervals[name].low < intervals[name].high
@@ -57,7 +60,8 @@ def test_a_new_line_reaches_every_front(folder, monkeypatch):
 
 
 def test_hits_of_any_k_and_names_that_are_none():
-    assert [it.name for it in metrics.metrics_with((7,))][3:5] == ["hits@7", "amr"]
+    names = [metric.name for metric in metrics.metrics_with((7,))]
+    assert names[3:] == ["hits@7", "amr", "amri", "amrr", "ahits@7", "z_mr", "z_mrr", "z_hits@7"]
     assert not metric_named("hits@7").lower_is_better
     for name in ("hits@0", "hits@x", "mmr", ""):
         with pytest.raises(ValueError, match=r"must be mrr, mr, .* or hits@K, such as hits@10"):

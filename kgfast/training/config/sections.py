@@ -185,8 +185,8 @@ class TrainConfig(Section):
     """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
     state, for ``kgfast explain``; their steps are logged. 0: none."""
     save_best_metric: Annotated[str, AfterValidator(_metric)] = "mrr"
-    """The metric of ``best.safetensors`` and early stopping: ``mrr``, ``mr``, ``amr``, ``amri``, or
-    ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
+    """The metric of ``best.safetensors`` and early stopping: any of ``Ranks.metrics``, such as
+    ``mrr``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
     """Stop before the end."""
     amp: Literal["bf16"] | None = None
