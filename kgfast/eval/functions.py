@@ -1,8 +1,8 @@
 """Candidates that a function scores, block by block.
 
 Results are exact with respect to the function's scores, which are compared as float64. Memory is a
-few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass. If one
-block has all candidates, its scores are stored in any size, and the function is called once.
+few ``[B, block]`` float64 tensors, and up to 16 MiB of scores for the second pass. Whole rows of
+scores are stored in any size, and the function is called once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,10 +43,15 @@ class Scored(CandidateSource):
         if ids is not None:
             self.sorted_ids = checked_candidates(ids, self.num_rows).to(scorer.device)
         self._kept: dict[tuple[int, int], Tensor] = {}
+        self._whole: list[Tensor] = []  # scores of all rows, for each crop
 
     def prepare(self, queries: Queries) -> None:
         """Score the targets, float64 ``[C, B]``, each in the block of the target."""
         self._kept.clear()
+        self._whole.clear()
+        if self.scorer.whole:
+            every = self.scorer.block_at(0, self.side)
+            self._whole += (self._scores(queries, every, crop) for crop in range(self.num_crops))
         if queries.targets is None:
             return
         room, scores = _KEPT, []
@@ -99,6 +104,12 @@ class Scored(CandidateSource):
         return Above(indptr, ids[reaches], scores[reaches])
 
     def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
+        if self._whole:
+            rows = self._whole[crop]
+            return rows if len(block.ids) == self.num_rows else rows[:, block.ids]
+        return self._scores(queries, block, crop)
+
+    def _scores(self, queries: Queries, block: Block, crop: int) -> Tensor:
         arguments = queries.anchors, queries.others, block
         return self.scorers[crop].scores(*arguments, allows_nan=self.allows_nan)
 
@@ -120,7 +131,6 @@ class Scored(CandidateSource):
         A target outside the candidates is scored among all rows.
         """
         ids = self.ids_of(queries)
-        count = self.num_rows if ids is None else len(ids)
         places, inside = _places(targets, ids, self.num_rows)
         threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
         for candidates, members, at in ((ids, inside, places), (None, ~inside, targets)):
@@ -131,7 +141,7 @@ class Scored(CandidateSource):
                 rows = (numbers == number).nonzero()[:, 0]
                 threshold[rows] = scores[rows, at[rows] - block.first].double()
                 size = scores.numel() * scores.element_size()
-                if members is inside and (size <= room or count <= self.scorer.block):
+                if members is inside and size <= room and not self._whole:
                     room -= size
                     # a copy, since the function may write into the original
                     self._kept[crop, number] = scores.clone()

@@ -29,11 +29,13 @@ class BlockScorer:
         returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
         anchors are heads, the second argument holds tails, and candidates are relations. The
-        function is called without gradients, once for a batch if one block holds all candidates,
-        else perhaps twice for a block. It gets copies of the ids.
+        function is called without gradients, perhaps twice for a block. It gets copies of the ids.
     num_entities, num_relations : int
     block : int
         Candidates per block.
+    whole : bool
+        Call the function exactly once for a batch, always with all candidates, as a network that
+        scores all entities at once wants it. Then there is one block, of ``[B, N]`` scores.
     batch_size : int
         Default number of queries per call of the function. If scores depend on other queries in the
         batch, this number is part of the definition of the scores.
@@ -69,6 +71,7 @@ class BlockScorer:
         num_relations: int,
         *,
         block: int = _BLOCK,
+        whole: bool = False,
         batch_size: int = _BATCH,
         sides: Sequence[Side] = SIDES_AND_RELATIONS,
         device: torch.device | str = "cpu",
@@ -81,7 +84,8 @@ class BlockScorer:
         for name, size in sizes.items():
             check_int(name, size, 1)
         self.num_entities, self.num_relations = num_entities, num_relations
-        self.block, self.batch_size = block, batch_size
+        self.whole, self.batch_size = whole, batch_size
+        self.block = max(num_entities, num_relations) if whole else block
         self.device = torch.device(device)
         self._owner = getattr(fn, "__self__", None)  # modules of the owner are set to eval mode
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import BlockScorer, KnownTriples, rank, topk
+from kgfast import BlockScorer, KnownTriples, above, rank, topk
 from support.ranked_models import MODELS, random_triples
 from support.scorers import Recorded, as_blocks
 from support.streamed import same
@@ -84,17 +84,29 @@ def test_blocks_are_asked_for_once_where_there_is_room(monkeypatch):
     assert torch.equal(again.equal, torch.full_like(again.equal, N - 1))
 
 
-@pytest.mark.parametrize("listed", [None, list(range(1, N))])
-def test_a_block_of_all_candidates_is_asked_for_exactly_once_a_batch(monkeypatch, listed):
-    """A GNN scores all candidates at once, also where scores exceed the room."""
+@pytest.mark.parametrize("listed", [None, list(range(1, N, 2))])
+def test_whole_rows_are_asked_for_exactly_once_a_batch(monkeypatch, listed):
+    """A GNN scores all candidates at once, whatever the room, and targets that are none."""
     monkeypatch.setattr("kgfast.eval.functions._KEPT", 0)
     function = Recorded(torch.randn(N, N, generator=torch.Generator().manual_seed(0)))
-    scorer = BlockScorer(function, N, 1, block=N, batch_size=8)
+    whole = BlockScorer(function, N, 1, whole=True, batch_size=8)
+    blocks = BlockScorer(function, N, 1, block=5, batch_size=8)
     triples = torch.tensor([[place, 0, place + 1] for place in range(1, 21)])
-    ranks = rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed)
-    assert [len(anchors) for anchors, _, _ in function.calls] == [8, 8, 4] * 2
-    monkeypatch.setattr("kgfast.eval.functions._KEPT", 1 << 20)
-    same(ranks, rank(scorer, triples, known=KnownTriples(triples), candidate_ids=listed))
+    asked = {"known": KnownTriples(triples), "candidate_ids": listed}
+    queries = {"heads": triples[:, 0], "relations": 0, **asked}
+    results = (
+        rank(whole, triples, **asked),
+        topk(whole, k=3, **queries),
+        above(whole, 0.0, **queries),
+    )
+    assert [len(anchors) for anchors, _, _ in function.calls] == [8, 8, 4] * 4
+    same(results[0], rank(blocks, triples, **asked))
+    for one, other in (
+        (results[1], topk(blocks, k=3, **queries)),
+        (results[2], above(blocks, 0.0, **queries)),
+    ):
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.scores, other.scores)
 
 
 def test_the_module_of_a_method_is_evaluated_without_gradients():
