@@ -23,7 +23,7 @@ MISTAKES = r"""
 threads=100000000
     threads: Input should be less than or equal to 1024; got 100000000
 train.save_best_metric=hits@0
-    train.save_best_metric: must be mrr, mr, median_rank, amr, amri, amrr, z_mr, z_mrr or hits@K, such
+    train.save_best_metric: must be mrr, mr, median_rank, amr, amri, amrr, z_mr, z_mrr or
 train.table_folder=t  optim.name=adam
     train.table_folder: goes with optim.name row_adam, row_adagrad; optim.name is adam
 train.capture=yes
