@@ -75,8 +75,7 @@ def _launch(
             (-(-count // tile.rows),),
             {
                 **given,
-                "widths": tuple(widths),
-                "shape": FilterShape(count, columns, features),
+                "shape": FilterShape(count, columns, features, tuple(widths)),
                 "CROPS": crops,
                 "TILE": tile,
             },

@@ -18,6 +18,7 @@ class FilterShape(NamedTuple):
     rows: int
     columns: int
     features: int
+    widths: tuple[int, ...]  # features of each crop, in the order in which it is read
 
 
 @triton.jit
@@ -32,13 +33,13 @@ def places_of(shape, TILE: tl.constexpr):
 
 
 @triton.jit
-def make_filters(p_filters, p_norms, widths, shape, CROPS: tl.constexpr, TILE: tl.constexpr):
+def make_filters(p_filters, p_norms, shape, CROPS: tl.constexpr, TILE: tl.constexpr):
     """Turn products into filters in place, 0 beyond each crop, and write norms."""
     row, feature, place, there = places_of(shape, TILE)
     p_crop = p_filters + place
     p_norm = p_norms + row
     for i in tl.static_range(CROPS):
-        mask = there & (feature < widths[i])
+        mask = there & (feature < shape.widths[i])
         products = tl.load(p_crop, mask, 0.0)
         norm = tl.maximum(tl.sqrt(tl.sum(products * products, 1)), SMALLEST_NORM)
         tl.store(p_crop, tl.where(mask, products / norm[:, None] + 1.0, 0.0), there)
@@ -53,8 +54,7 @@ def filter_slopes(
     p_grad,
     p_filters,
     p_norms,
-    widths,  # the widest first
-    shape,
+    shape,  # the widest crop first
     CROPS: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -64,7 +64,7 @@ def filter_slopes(
     for i in tl.static_range(CROPS):
         crop = tl.cast(shape.rows, tl.int64) * (CROPS - 1 - i)
         at = place + crop * shape.columns
-        mask = there & (feature < widths[i])
+        mask = there & (feature < shape.widths[i])
         unit = tl.load(p_filters + at, mask, 1.0) - 1.0
         grad = tl.load(p_grad + at, mask, 0.0)
         norm = tl.load(p_norms + crop + row, row < shape.rows, 1.0)
