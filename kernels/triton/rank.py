@@ -8,7 +8,6 @@ are then swept again in smaller pieces.
 """
 
 from itertools import accumulate, zip_longest
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from .device.best import NO_LANE
 from .device.canonical import Counted, Pairs
 from .device.known import KNOWN_PAIRS, KnownRows, count_known
 from .device.sweep import Tally
-from .device.thresholds import Unscored
 from .host import configs
 from .host import launch as launcher
 from .host.bounds import ROUND_UP
@@ -29,14 +27,6 @@ from .host.views import views_of
 from .listed import list_counts
 
 _PAIRS_PER_OPEN = 256  # for random tables at d = 512 one pair in 400 is open
-
-
-class _Call(NamedTuple):
-    """Arguments that crops share, and two bands."""
-
-    targets: Tensor
-    known: Known
-    bands: Tensor  # [2][BAND_PAIRS], of a sweep and of known answers
 
 
 def rank_counts(
@@ -54,8 +44,7 @@ def rank_counts(
     with launcher.serving(operands.table.device) as arch:
         if len(targets):
             known = Known(known.indptr.contiguous(), known.indices.contiguous())
-            bands = targets.new_empty(2, configs.BAND_PAIRS)
-            call = _Call(targets.contiguous(), known, bands)
+            call = targets.contiguous(), known, targets.new_empty(2, configs.BAND_PAIRS)
             scores = [None] * len(counts) if target_scores is None else target_scores.unbind()
             rankings = [
                 _Ranking(Scan(operands, dim, arch), call, *of_crop)
@@ -70,7 +59,7 @@ def rank_counts(
 def _count(rankings: list["_Ranking"], checks: Checks) -> None:
     """Count all crops: enqueue everything, wait once, then raise or repair."""
     starts = [0, *accumulate(len(ranking.steps) for ranking in rankings)]
-    status = Status(starts.pop(), rankings[0].call.bands.device)
+    status = Status(starts.pop(), rankings[0].bands.device)
     for ranking, start in zip(rankings, starts, strict=True):
         ranking.scan.status = None if checks.allows_nan else status.rows
         ranking.enqueue(status, start)
@@ -85,15 +74,22 @@ def _count(rankings: list["_Ranking"], checks: Checks) -> None:
 class _Ranking:
     """Ranks of one crop, with counts added to ``counts [B, 4]``."""
 
-    def __init__(self, scan: Scan, call: _Call, counts: Tensor, scores: Tensor | None) -> None:
-        """Plan the work; ``scores`` are those of the targets, if given."""
-        self.scan, self.call, self.counts, self._scores = scan, call, counts, scores
-        count, size = len(call.targets), call.bands.shape[1]
+    def __init__(
+        self,
+        scan: Scan,
+        call: tuple[Tensor, Known, Tensor],
+        counts: Tensor,
+        scores: Tensor | None,
+    ) -> None:
+        """Plan the work; the call has targets, known answers, and a band for open pairs of each."""
+        self.scan, self.counts, self._scores = scan, counts, scores
+        self.targets, self.known, self.bands = call
+        count, size = len(self.targets), self.bands.shape[1]
         chunks = max(1, _PAIRS_PER_OPEN * size // (min(count, scan.height) * scan.width))
         lanes = spans(scan.operands.candidates.num_candidates, chunks * scan.width)
         # Queries in the order of the targets' scores, and candidates.
         passes = [(rows, some) for rows in spans(count, scan.height) for some in lanes or [(0, 0)]]
-        self._pieces = spans(len(call.known.indices), size)
+        self._pieces = spans(len(self.known.indices), size)
         self.steps = list(zip_longest(passes, self._pieces))
 
     def enqueue(self, status: Status, first_band: int) -> None:
@@ -101,7 +97,7 @@ class _Ranking:
 
         Queries with close targets, which stop early, share tiles.
         """
-        scan, targets, taken = self.scan, self.call.targets, None
+        scan, targets, taken = self.scan, self.targets, None
         if self._scores is None:
             self._scores = torch.empty_like(targets, dtype=torch.float64)
             pairs = Pairs(None, None, targets, scores=self._scores, status=scan.status)
@@ -118,13 +114,13 @@ class _Ranking:
                     taken = queries
                 self._sweep(lanes, self.counts, cursors)
             if piece is not None:
-                self._count_known(self.call.known, piece, cursors, status.unsorted)
+                self._count_known(self.known, piece, cursors, status.unsorted)
             self._decide(cursors, 1 + (piece is not None))
         scan.release()
 
     def repair(self, sizes: list[int], status: Status) -> None:
         """Decide the open pairs of each pass with a band that overflowed."""
-        size, tile, cursors = self.call.bands.shape[1], self.scan.tile, status.cursors(0)
+        size, tile, cursors = self.bands.shape[1], self.scan.tile, status.cursors(0)
         width = size // tile.queries // tile.candidates * tile.candidates
         for (work, _), num_open in zip(self.steps, sizes, strict=False):
             if work is None or num_open <= size:
@@ -140,8 +136,8 @@ class _Ranking:
 
     def count_sorted(self, status: Status) -> None:
         """Count the known answers again, in sorted rows."""
-        known, cursors = self.call.known, status.cursors(0)
-        known = Known(known.indptr, keys_of(known).sort().values & NO_LANE)
+        cursors, ids = status.cursors(0), keys_of(self.known).sort().values & NO_LANE
+        known = Known(self.known.indptr, ids)
         self.counts[:, 2:].zero_()
         for piece in self._pieces:
             self._count_known(known, piece, cursors.zero_(), status.unsorted)
@@ -152,21 +148,21 @@ class _Ranking:
         assert self._scores is not None
         order = None if self._order is None else self._order[slice(*positions)]
         self.scan.take(positions, order)
-        self.scan.limit(self._scores, Unscored(self.counts, self.call.targets, self.scan.ids))
+        self.scan.limit(self._scores, Counted(self.targets, self.counts))
 
     def _sweep(self, lanes: Span, counts: Tensor, cursors: Tensor) -> None:
         """Count candidates that certainly beat the targets; open pairs go to the first band."""
-        self.scan.sweep(lanes, Tally(counts, self.call.bands, cursors, self.call.bands.shape[1]))
+        self.scan.sweep(lanes, Tally(counts, self.bands, cursors, self.bands.shape[1]))
 
     def _decide(self, cursors: Tensor, num_bands: int = 1) -> None:
         """Decide the pairs of bands canonically, unless they overflowed."""
-        bands, counted = self.call.bands[:num_bands], Counted(self.call.targets, self.counts)
-        pairs = Pairs(bands, cursors, self.scan.ids, self._scores)
+        pairs = Pairs(self.bands[:num_bands], cursors, self.scan.ids, self._scores)
+        counted = Counted(self.targets, self.counts)
         score_pairs(self.scan.operands, self.scan.dim, pairs, counted)
 
     def _count_known(self, known: Known, piece: Span, cursors: Tensor, unsorted: Tensor) -> None:
         """Count some entries of the excluded; open pairs go to the second band."""
-        scan, call, subset = self.scan, self.call, self.scan.ids
+        scan, size, subset = self.scan, self.bands.shape[1], self.scan.ids
         assert self._scores is not None
         registers = configs.RSCF_REGISTERS if scan.form.is_rscf else 128
         launcher.launch(
@@ -178,16 +174,16 @@ class _Ranking:
                     known.indptr,
                     known.indices,
                     piece[0],
-                    call.targets,
+                    self.targets,
                     subset,
                     0 if subset is None else len(subset),
                     scan.limits(self._scores),
                     scan.bound.rel * ROUND_UP,
                     unsorted,
                 ),
-                "tally": Tally(self.counts, call.bands[1], cursors[1:], call.bands.shape[1]),
+                "tally": Tally(self.counts, self.bands[1], cursors[1:], size),
                 "stop": piece[1],
-                "num_queries": len(call.targets),
+                "num_queries": len(self.targets),
                 "num_features": scan.dim,
                 "FORM": scan.form,
             },

@@ -44,15 +44,8 @@ class Positions(NamedTuple):
 
     order: Any  # [positions] query; None: the queries from ``first`` on
     first: int
+    ids: Any  # rising ids of the candidates; None: all rows
     out: Any  # [tiles][rows of thresholds][rows of a tile]
-
-
-class Unscored(NamedTuple):
-    """Counts for queries whose target scores NaN: all other candidates beat the target."""
-
-    counts: Any  # [queries][4] int64, see canonical.Counted
-    targets: Any  # [queries]
-    subset: Any  # sorted ids of the candidates; None: all rows
 
 
 @triton.constexpr_function
@@ -91,7 +84,7 @@ def limits_of(limits, query):
 def write_thresholds(
     limits,
     positions,
-    unscored,  # None: nothing is counted
+    counted,  # canonical.Counted, if all others beat a target that scores NaN; else None
     count,
     num_rows,  # rows of a tile
     num_candidates,
@@ -117,12 +110,11 @@ def write_thresholds(
     for row in tl.static_range(ROWS - 1):
         margin = margin_of(limits, size, place, row, NORMS)
         tl.store(p_row + (row + 1) * num_rows, margin, mask=m_row)
-    if unscored is not None:
-        target = tl.load(unscored.targets + query)
+    if counted is not None:
+        target = tl.load(counted.targets + query)
         is_candidate = target >= 0
-        if unscored.subset is not None:
-            nearest = find_last_not_above(unscored.subset, num_candidates, target)
-            found = tl.load(unscored.subset + nearest, mask=nearest >= 0, other=-2)
-            is_candidate = found == target
+        if positions.ids is not None:
+            nearest = find_last_not_above(positions.ids, num_candidates, target)
+            is_candidate = tl.load(positions.ids + nearest, mask=nearest >= 0, other=-2) == target
         others = num_candidates - is_candidate.to(tl.int64)
-        tl.store(unscored.counts + query * 4, others, mask=inside & (score != score))
+        tl.store(counted.counts + query * 4, others, mask=inside & (score != score))

@@ -29,7 +29,6 @@ from ..device.thresholds import (
     Limits,
     Norms,
     Positions,
-    Unscored,
     norms_of,
     write_thresholds,
 )
@@ -126,7 +125,7 @@ class Scan:
                 operands, selection, self.dim, width, status=self.status
             )
 
-    def limit(self, scores: Tensor, unscored: Unscored | None = None) -> None:
+    def limit(self, scores: Tensor, counted: Counted | None = None) -> None:
         """Set the limits of the queries: ``scores``, float64, are those of all queries."""
         tile, magnitude = self.tile.queries, self.operands.candidates.bias_magnitude
         if self.rows == "split":
@@ -139,8 +138,8 @@ class Scan:
         self._thresholds = scores.new_empty(tiles, rows, tile, dtype=torch.float32)
         arguments = {
             "limits": limits,
-            "positions": Positions(self._order, self._first, self._thresholds),
-            "unscored": unscored,
+            "positions": Positions(self._order, self._first, self.ids, self._thresholds),
+            "counted": counted,
             "count": self._count,
             "num_rows": tile,
             "num_candidates": self.operands.candidates.num_candidates,
