@@ -24,14 +24,7 @@ from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
 from ..device.split_sweep import SPLIT_NORMS, SplitPanels, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
-from ..device.thresholds import (
-    THRESHOLD_ROWS,
-    Limits,
-    Norms,
-    Positions,
-    norms_of,
-    write_thresholds,
-)
+from ..device.thresholds import THRESHOLD_ROWS, Limits, Norms, Positions, norms_of, write_thresholds
 from . import bounds, configs, layout, split
 from . import launch as launcher
 from .layout import Selection
@@ -115,15 +108,11 @@ class Scan:
         self._first, self._count, self._order = first, stop - first, order
         selection, width = Selection(self._count, order, first), self.tile.queries
         if self.rows == "split":
-            self._queries = split.pack(
-                *(operands.queries, selection, self.dim, width),
-                status=self.status,
-                is_negated=True,
-            )
+            rows = operands.queries, selection, self.dim, width
+            self._queries = split.pack(*rows, status=self.status, is_negated=True)
         elif self.rows == "packed":
-            self._queries = layout.pack_queries(
-                operands, selection, self.dim, width, status=self.status
-            )
+            rows = operands, selection, self.dim, width
+            self._queries = layout.pack_queries(*rows, status=self.status)
 
     def limit(self, scores: Tensor, counted: Counted | None = None) -> None:
         """Set the limits of the queries: ``scores``, float64, are those of all queries."""
@@ -175,11 +164,8 @@ class Scan:
         if self.rows == "split":
             return split.pack(operands.table, selection, self.dim, width, status=status, bias=bias)
         room = layout.room_for_facts(operands, size, width)
-        described = LaneFacts(room, bias), self.bound.norm
-        panels = layout.pack_candidates(
-            operands, selection, self.dim, width, status=status, described=described
-        )
-        return panels, room
+        described, rows = (LaneFacts(room, bias), self.bound.norm), (operands, selection, self.dim)
+        return layout.pack_candidates(*rows, width, status=status, described=described), room
 
     def launch_arguments(self) -> tuple[Any, dict[str, Any]]:
         """Return the kernel, and the rows that it sweeps."""
