@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import find_last_not_above
+from .arguments import Form, find_last_not_above
 from .pack import PACK_ROWS
 
 THRESHOLD_ROWS = 32  # positions of a program
@@ -48,12 +48,14 @@ class Positions(NamedTuple):
     out: Any  # [tiles][rows of thresholds][rows of a tile]
 
 
-@triton.constexpr_function
-def norms_of(form):
+def places_of(form: Form) -> Norms:
     """Return the places of the norms that the bound of a float32 sum needs."""
     if form.is_rscf:
         return Norms(PACK_ROWS, 4, 0, 4)
     return Norms(PACK_ROWS, 2, 1, 1) if form.norm else Norms()
+
+
+norms_of = triton.constexpr_function(places_of)  # for kernels; Triton 3.6 alters the host's tuples
 
 
 @triton.jit

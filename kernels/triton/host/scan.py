@@ -24,7 +24,14 @@ from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
 from ..device.split_sweep import SPLIT_NORMS, SplitPanels, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
-from ..device.thresholds import THRESHOLD_ROWS, Limits, Norms, Positions, norms_of, write_thresholds
+from ..device.thresholds import (
+    THRESHOLD_ROWS,
+    Limits,
+    Norms,
+    Positions,
+    places_of,
+    write_thresholds,
+)
 from . import bounds, configs, layout, split
 from . import launch as launcher
 from .layout import Selection
@@ -122,7 +129,7 @@ class Scan:
             limits = Limits(scores, self._queries.terms, magnitude, margins)
             places = Norms(tile, 1 + SPLIT_NORMS, 1, SPLIT_NORMS, by_position=True)
         else:
-            limits, places = self.limits(scores), norms_of(self.form)
+            limits, places = self.limits(scores), places_of(self.form)
         rows, tiles = 1 + len(limits.margins) // (1 + places.norms), -(-self._count // tile)
         self._thresholds = scores.new_empty(tiles, rows, tile, dtype=torch.float32)
         arguments = {
