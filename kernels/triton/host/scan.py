@@ -113,13 +113,13 @@ class Scan:
         """Pack some queries; ``order [b]``, if given, has the query of each position."""
         operands, (first, stop), self._queries = self.operands, queries, None
         self._first, self._count, self._order = first, stop - first, order
-        selection, width = Selection(self._count, order, first), self.tile.queries
+        places = Selection(self._count, order, first), self.dim, self.tile.queries
         if self.rows == "split":
-            rows = operands.queries, selection, self.dim, width
-            self._queries = split.pack(*rows, status=self.status, is_negated=True)
+            self._queries = split.pack(
+                operands.queries, *places, status=self.status, is_negated=True
+            )
         elif self.rows == "packed":
-            rows = operands, selection, self.dim, width
-            self._queries = layout.pack_queries(*rows, status=self.status)
+            self._queries = layout.pack_queries(operands, *places, status=self.status)
 
     def limit(self, scores: Tensor, counted: Counted | None = None) -> None:
         """Set the limits of the queries: ``scores``, float64, are those of all queries."""
