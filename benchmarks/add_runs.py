@@ -69,13 +69,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str,
 
 def _write(target: Path, config: Path, content: Mapping[str, Any]) -> Path:
     target.mkdir(parents=True, exist_ok=True)
-    path = _path(target, config)
+    path = target / f"{config.parent.name}-{config.stem}.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
-
-
-def _path(target: Path, config: Path) -> Path:
-    return target / f"{config.parent.name}-{config.stem}.json"
 
 
 def config_of(folder: Path) -> Path:

@@ -84,27 +84,18 @@ def kgfast_counts(work: Work, score: str = "rotate", isa: str | None = None) -> 
     return greater, equal
 
 
-def rotate_rows(options: Options) -> Iterator[Row]:
-    """Yield every instruction set of kgfast, torch.compile, eager chunks."""
-    graph = graph_of(options)
-    isas = cpu.available_isas()[1:] if options.device == "cpu" else []
-    for dim in options.dims:
+def rotate_rows(options: Options, *, is_single: bool = False) -> Iterator[Row]:
+    """Yield every instruction set of kgfast, torch.compile, eager chunks; or a single query."""
+    graph, section = graph_of(options), "single" if is_single else "rotate"
+    isas = [] if is_single or options.device != "cpu" else cpu.available_isas()[1:]
+    for dim in [max(options.dims)] if is_single else options.dims:
         for table in TABLES:
-            work = rotate_work(graph, model_of(graph, table, dim, options.device), BATCH)
+            model = model_of(graph, table, dim, options.device)
+            work = rotate_work(graph, model, 1 if is_single else BATCH)
             contenders = {"kgfast": partial(kgfast_counts, work)}
             contenders |= {f"kgfast {isa}": partial(kgfast_counts, work, isa=isa) for isa in isas}
             makers = {name: partial(make, work) for name, make in MAKERS.items()}
-            yield from compared(options, ("rotate", table, dim), work, contenders, makers)
-
-
-def single_rows(options: Options) -> Iterator[Row]:
-    """Yield one query: all threads work on it."""
-    graph, dim = graph_of(options), max(options.dims)
-    for table in TABLES:
-        work = rotate_work(graph, model_of(graph, table, dim, options.device), 1)
-        makers = {name: partial(make, work) for name, make in MAKERS.items()}
-        contenders = {"kgfast": partial(kgfast_counts, work)}
-        yield from compared(options, ("single", table, dim), work, contenders, makers)
+            yield from compared(options, (section, table, dim), work, contenders, makers)
 
 
 def dot_rows(options: Options) -> Iterator[Row]:
@@ -244,7 +235,8 @@ WHOLE: Columns = (
 BENCHMARK = Benchmark(
     "eval_speed",
     __doc__,
-    {"rotate": rotate_rows, "single": single_rows, "dot": dot_rows, "whole": whole_rows},
+    {"rotate": rotate_rows, "single": partial(rotate_rows, is_single=True)}
+    | {"dot": dot_rows, "whole": whole_rows},
     options={
         "dims": Option("features", [128, 512], [16]),
         "peers": Option("contenders", PEERS, ["eager", "bare"], {"nargs": "*", "choices": PEERS}),

@@ -37,8 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
-TIMES = {"device": 5, "rates": 20, "headlines": 90, "profile": 25, "batches": 20}
-TIMES |= {"integers": 25, "cut": 30}
+TIMES = {"device": 5, "rates": 20, "headlines": 90, "profile": 25, "captured": 20}
+TIMES |= {"batches": 20, "integers": 25, "cut": 30}
 CALLS: dict[str, tuple[int, dict[str, int]]] = {  # most seconds of a call, and of its steps
     "times": (330, {**TIMES, "failed": 30}),
     "checks": (400, {"checks": 90, "tests": 200, "memcheck": 60}),
@@ -53,6 +53,7 @@ PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
 MANY = ["-n", str(min(16, os.cpu_count() or 1))] * (find_spec("xdist") is not None)
 TOOLS = dict.fromkeys(("failed", "checks", "tests"), ("pytest", "hypothesis"))
+TOOLS["captured"] = ("pydantic", "yaml")
 Values = dict[str, Any]
 LAID_OUT = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}
 
@@ -131,8 +132,7 @@ class Run:
 
     def step(self, name: str, command: Sequence[str], seconds: float) -> Values:
         """Run a command to its end, or for some seconds; its output goes to the log."""
-        missing = [tool for tool in TOOLS.get(name, ()) if find_spec(tool) is None]
-        missing += [tool for tool in command[:1] if shutil.which(tool) is None]
+        missing = missing_for(name) + [tool for tool in command[:1] if shutil.which(tool) is None]
         why = "no time was left" if seconds < 5 else "" if command else "no test failed before"
         if missing or why:
             why = f"needs {' and '.join(missing)}" if missing else why
@@ -157,6 +157,11 @@ def _wait(process: "subprocess.Popen[str]", seconds: float) -> int | None:
             os.killpg(process.pid, end)
     process.wait()
     return None
+
+
+def missing_for(step: str) -> list[str]:
+    """Return the packages that a step needs and that are not here."""
+    return [tool for tool in TOOLS.get(step, ()) if find_spec(tool) is None]
 
 
 def failed_before() -> list[str]:
@@ -260,11 +265,11 @@ def run_all(options: argparse.Namespace, environment: Mapping[str, str], started
     summary = Path(f"{files}-summary.json")
     about = {**facts(device), "command": "make gpu", "void": bool(options.rehearse)}
     earlier = kept(summary, Path(f"{files}-cases.jsonl"), list(steps))
-    timed = {name: most for name, most in steps.items() if name in TIMES}
+    timed = {name: steps[name] for name in steps if name in TIMES and not missing_for(name)}
     outcomes = run.cases(timed, until) if timed else {}
     for name, most in steps.items():
-        if name not in TIMES:
-            outcomes[name] = run.step(name, commands[name], min(most, until - time.time()))
+        if name not in timed:
+            outcomes[name] = run.step(name, commands.get(name, ()), min(most, until - time.time()))
         ended = outcomes[name]
         line = f"{name:10} {ended['verdict']:32} {ended['seconds']:5.0f} s"
         print(line, *ended.get("lines", ()), sep="\n    ", flush=True)

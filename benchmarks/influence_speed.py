@@ -108,11 +108,6 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
     return found.detach()
 
 
-def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor) -> Tensor:
-    """Return influences ``[M, 2T]`` by kgfast."""
-    return tracin(WithoutBias(model), train, test, loss="bce", rates=[1.0]).matrix
-
-
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield all rows of each graph."""
     for data in [None] if options.quick else options.data:
@@ -124,13 +119,13 @@ def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
     """Compare kgfast and captum: in turns on a part of a training set, then on all of it."""
     graph = graph_of(data)
     model, test = conve(graph.num_entities, graph.num_relations, options.dim), graph.test.hrt
-    test = test[: options.tests]
+    test, plain = test[: options.tests], WithoutBias(model)
     about = {"dataset": graph.name, "entities": graph.num_entities}
     about |= {"tests": len(test), "dim": options.dim}
 
     def by(train: Tensor, batch: int | None) -> Callable[[], Tensor]:
         if batch is None:
-            return partial(of_kgfast, model, train, test)
+            return lambda: tracin(plain, train, test, loss="bce", rates=[1.0]).matrix
         return partial(of_captum, model, train, test, batch)
 
     def row_of(section: str, batch: int | None, taken: dict[str, float]) -> dict[str, Any]:

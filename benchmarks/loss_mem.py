@@ -84,9 +84,8 @@ def measure(job: Job) -> dict[str, Any]:
         small.run(small.work())()
     work.queries.grad, work.table.grad = None, None
     stopwatch = Stopwatch(job.device)
-    values: list[float] = []
     with PeakMemory(job.device) as peak:
-        first = stopwatch.seconds(lambda: values.append(run()))
+        loss, first = stopwatch.timed(run)
     gradients = sum(it.grad.nbytes for it in (work.queries, work.table) if it.grad is not None)
     rounds = job.rounds if first < SLOW_SECONDS else 1
     return {
@@ -94,7 +93,7 @@ def measure(job: Job) -> dict[str, Any]:
         "method": peak.method,
         "seconds": Timing.of([stopwatch.seconds(run) for _ in range(rounds)]).as_dict(),
         "extrapolated": False,
-        "loss": values[0],
+        "loss": loss,
     }
 
 
@@ -156,18 +155,13 @@ def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[st
     return rows
 
 
-def chunked_bce(work: Work, compile: bool = False) -> Run:
-    """Return a part of the loss in the chunks that take the least time."""
-    return peers.part_of_rotate_bce(work, peers.fastest_rotate_chunk(work, compile), compile)
-
-
 def contenders(section: str, work: Work, *, compile: bool) -> Parts:
     """Return what runs of a loss over all candidates, by the name of the work."""
     parts, more = 1.0, {}
     if section.startswith("bce"):
         ours, make = peers.kgfast_bce, peers.dense_bce
         if work.score == "rotate":
-            make, parts = chunked_bce, len(work.table) / peers.rotate_rows(work)
+            make, parts = peers.part_of_rotate_bce, len(work.table) / peers.rotate_rows(work)
     else:
         ours, make = peers.kgfast_cross_entropy, peers.dense_cross_entropy
         if section.startswith("1-vs-all"):

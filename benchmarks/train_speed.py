@@ -140,17 +140,11 @@ def epoch_rows(options: Options) -> Iterator[Row]:
 
 def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str, Any]]:
     """Return a row for each contender; turns include the work of a loop before its first step."""
+    shape = {"entities": work.sizes[0], "triples": work.sizes[2], "rank": work.rank}
+    about = {"benchmark": "epoch_speed", **shape, "batch": work.batch}
     rows, contenders = [], {}
     for name, make in epochs.CONTENDERS.items():
-        row = {
-            "benchmark": "epoch_speed",
-            "contender": name,
-            "entities": work.sizes[0],
-            "triples": work.sizes[2],
-            "rank": work.rank,
-            "batch": work.batch,
-        }
-        rows.append(row)
+        rows.append(row := {**about, "contender": name})
         try:
             contenders[name] = make(work)
         except Missing as error:

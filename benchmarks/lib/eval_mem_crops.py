@@ -49,18 +49,16 @@ def measure(job: Any, dims: list[int], kind: str) -> dict[str, Any]:
     stopwatch = Stopwatch(job.device)
     found, results = {}, {}
     for name, way in ways.items():
-        kept: list[dict[int, kgfast.Ranks]] = []
         if job.device != "cpu":
             way()  # one call compiles all that the next one needs
         with PeakMemory(job.device) as peak:
-            seconds = stopwatch.seconds(lambda way=way, kept=kept: kept.append(way()))
+            results[name], seconds = stopwatch.timed(way)
         found[name] = {
             "bytes": peak.bytes - factor,
             "factor_bytes": factor,
             "method": peak.method,
             "seconds": seconds,
         }
-        results[name] = kept[0]
     ranks = results[kind]
     return {
         "ways": found,

@@ -91,6 +91,7 @@ def _rate(call: Call, amount: float) -> Values:
 
 def _timed(call: Call, rounds: int = 9) -> Values:
     """Return the median and the spread of a call's seconds, and the peak of its memory."""
+    torch.set_default_device(None)  # whose mode would take the host's time at each call of torch
     call()
     with PeakMemory(DEVICE) as peak:
         call()
@@ -182,6 +183,31 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     "ranks of one query, dot, N=1000000 d=512": partial(_ranking, "ranks", "dot", 1, LARGE),
     "top 10, rotate, 128 queries, WN18RR d=512": partial(_ranking, "top 10", "rotate", 128),
 }
+
+
+def captured() -> Iterator[Case]:
+    """Yield steps of the trainer as graphs of the device, against eager ones."""
+    for negatives in ("shared", "of each triple"):
+        name = f"step of the trainer, RotatE d={DIM}, nssa, negatives {negatives}"
+        yield name, partial(_captured, negatives != "shared")
+
+
+def _captured(per_row: bool) -> Values:
+    """Raise if tables differ after the same steps; return the times of a step."""
+    from lib.bare_run import TrainerSteps
+    from lib.peers.steps import Work as Steps
+
+    torch.set_default_device(None)
+    sizes = (ENTITIES, 11, 2 * ENTITIES, 0, 0)
+    work = Steps(sizes, DIM, BATCH, POOL // 16 if per_row else POOL, per_row)
+    trainers = [work.trainer(capture) for capture in ("auto" if REHEARSES else "always", "never")]
+    turns = {i: partial(TrainerSteps(trainer).steps, 10) for i, trainer in enumerate(trainers)}
+    for turn in turns.values():
+        turn()  # of which three of each side are not captured
+    in_graph, eager = Stopwatch(DEVICE).interleave(turns, 9).values()
+    if not all(map(torch.equal, *(trainer.model.parameters() for trainer in trainers))):
+        raise AssertionError("tables differ")
+    return {"seconds": in_graph.scaled(0.1).as_dict(), "eager": eager.scaled(0.1).as_dict()}
 
 
 def batches() -> Iterator[Case]:
@@ -289,8 +315,7 @@ def main(plan: str, first: int, until: float) -> int:
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     if REHEARSES:
         rehearse()
-    else:
-        torch.set_default_device(DEVICE)
+    torch.set_default_device(DEVICE)
     count_kernels()
     place = -1
     for step, seconds in (words.split("=") for words in plan.split(",")):
@@ -321,6 +346,7 @@ def run(call: Callable[[], Values], end: float) -> Values:
             error = error.__cause__
         values = {"error": f"{type(error).__name__}: {error}"[-600:]}
     faulthandler.cancel_dump_traceback_later()
+    torch.set_default_device(DEVICE)
     return {**values, "took": time.perf_counter() - started, **kernels}
 
 

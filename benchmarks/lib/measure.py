@@ -254,6 +254,12 @@ class Stopwatch:
         torch.cuda.synchronize()
         return float(start_event.elapsed_time(end_event)) / 1e3
 
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        """Return the result of one call, and its seconds."""
+        results: list[Any] = []
+        seconds = self.seconds(lambda: results.append(work()))
+        return results[0], seconds
+
     def interleave(
         self,
         contenders: Mapping[str, Callable[[], Any]],

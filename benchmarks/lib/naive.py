@@ -46,11 +46,8 @@ def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) ->
     with torch.no_grad():
         _official_ranks(model, triples[:1], known)
         stopwatch = Stopwatch(device)
-        ranks: list[int] = []
         with PeakMemory(device) as peak:
-            seconds = stopwatch.seconds(
-                lambda: ranks.extend(_official_ranks(model, triples, known))
-            )
+            ranks, seconds = stopwatch.timed(lambda: _official_ranks(model, triples, known))
     return {
         "batch": batch,
         "bytes": peak.bytes,

@@ -82,6 +82,7 @@ def test_a_rehearsal_goes_through_the_times(gpu, tmp_path):
     verdicts = {name: ended["verdict"] for name, ended in found["steps"].items()}
     assert tuple(verdicts) == tuple(gpu.CALLS["times"][1])
     assert verdicts.pop("failed").startswith("left out: ")
+    assert verdicts.pop("captured") == "left out: needs pydantic and yaml"
     assert set(verdicts.values()) == {"good"}, found["log"][-2000:]
     times = Counter(line["step"] for line in found["cases"] if "seconds" in line)
     assert times == {"device": 1, "rates": 3, "headlines": 6, "batches": 16}
@@ -136,6 +137,19 @@ def test_kernels_made_without_a_gpu_are_those_of_a_gpu(load, tmp_path):
     assert found["cases"][0]["hit"]
     assert [line.get("compiled") for line in found["cases"]] == [None] * 5
     assert sum(line.get("cached", 0) for line in found["cases"]) == 3
+
+
+def test_captured_steps_are_compared_with_eager_ones(load, monkeypatch):
+    cases = load("lib.gpu_cases")
+    sizes = {"ENTITIES": 60, "BATCH": 8, "DIM": 4, "POOL": 32}
+    for name, value in (sizes | {"REHEARSES": True}).items():
+        monkeypatch.setattr(cases, name, value)
+    (_, shared), (_, per_row) = cases.captured()
+    for call in (shared, per_row):
+        assert call().keys() == {"seconds", "eager"}
+    monkeypatch.setattr(torch, "equal", lambda *_: False)
+    with pytest.raises(AssertionError, match="tables differ"):
+        shared()
 
 
 def test_calls_fit_their_limits_and_each_step_has_a_program(gpu, load):

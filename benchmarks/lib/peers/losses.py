@@ -117,8 +117,9 @@ def rotate_bce(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
 
-def part_of_rotate_bce(work: Work, chunk: int, compile: bool = False) -> Run:
-    """Return the loss of the first candidates, in chunks: the whole is a sum over chunks."""
+def part_of_rotate_bce(work: Work, chunk: int = 0, compile: bool = False) -> Run:
+    """Return the loss of the first candidates, a sum over chunks; 0: of the fastest size."""
+    chunk = chunk or fastest_rotate_chunk(work, compile)
     rows = rotate_rows(work)
     batch, positives = work.targets.shape
     owners = torch.arange(batch, device=work.targets.device).repeat_interleave(positives)

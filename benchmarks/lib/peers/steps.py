@@ -53,14 +53,14 @@ class Work:
         """Return the number of pairs that a step scores and differentiates."""
         return self.batch * (self.negatives + 1)
 
-    def trainer(self) -> Trainer:
+    def trainer(self, capture: str = "auto") -> Trainer:
         """Return kgfast's trainer."""
         config = Config.from_dict(
             {
                 "dataset": {"name": "synthetic"},
                 "model": {"name": "rotate", "base_dim": self.dim, "gamma": GAMMA},
                 "optim": {"name": "row_adam", "lr": LR},
-                "train": {"steps": 1_000_000},
+                "train": {"steps": 1_000_000, "capture": capture},
                 "data": {
                     "train_bs": self.batch,
                     "neg_size": self.negatives,
