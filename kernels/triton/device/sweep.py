@@ -296,7 +296,8 @@ def take(
     p_threshold, rel = decider
     p_threshold += rows_in_tile(TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
-    tau = by_row(tl.load(p_threshold), TILE)
+    limit = tl.load(p_threshold)
+    tau = by_row(limit, TILE)
     valid = (tau == tau) & by_lane(lane < num_candidates, TILE)
     absolute = by_row(tl.load(p_threshold + TILE.rows), TILE)
     for i in tl.static_range(NORMS):
@@ -310,8 +311,7 @@ def take(
     if tally.order is None:
         query = (query + tally.first_query).to(tl.int64)  # there are fewer than 2**31
     else:
-        ranks = tl.load(p_threshold)
-        query = tl.load(tally.order + query, mask=ranks == ranks, other=0)
+        query = tl.load(tally.order + query, mask=limit == limit, other=0)
     if tally.counts is not None:
         beats &= valid
         is_open &= beats == 0

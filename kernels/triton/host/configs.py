@@ -84,7 +84,8 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
     is_tight = not arch and score.is_rscf and score.planes == 2  # a larger one spills on gfx942
     if num_queries < 256 or num_crops > 1 or is_tight:
         return CropTile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
-    is_wide = arch >= 100 and score.is_rscf and score.planes == 2  # pairs that a factor moves
+    # pairs that a factor moves
+    is_wide = arch >= 100 and score.is_rscf and (score.planes == 2 or score.root)
     return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
 
 
