@@ -71,9 +71,7 @@ def check_rows(operands: Operands) -> None:
 class Scan:
     """The first ``dim`` features of a batch, swept against limits."""
 
-    def __init__(
-        self, operands: Operands, dim: int, arch: int, few: int = configs.FEW_QUERIES
-    ) -> None:
+    def __init__(self, operands: Operands, dim: int, arch: int, few: int = MOST_LANES) -> None:
         """Plan a sweep; at most ``few`` queries, or ``FEW_QUERIES``, are swept in place."""
         check_rows(operands)
         self.operands, self.dim, self.arch, device = operands, dim, arch, operands.table.device
