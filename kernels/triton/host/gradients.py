@@ -165,8 +165,8 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
     starts = queries * num_candidates
     if pieces > 1:
         starts = (starts[:, None] + length * places[:pieces]).view(-1)[: len(places)]
-    owners = queries[:-1, None].expand(-1, pieces).reshape(-1)
-    lists = IndexLists(None, index.reshape(-1), None, starts, owners, piece)
+    owners = queries[:-1, None].expand(-1, pieces).flatten().contiguous()
+    lists = IndexLists(None, index.contiguous().view(-1), None, starts, owners, piece)
     if pieces > 1:
         lists = lists._replace(target=-1 - piece)
     return PairLists(lists, queries * pieces, queries[:-1], pieces > 1)
