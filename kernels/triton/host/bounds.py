@@ -57,8 +57,8 @@ def error_bound(
     """
     d, term = float(num_features), term_of(score)
     if term not in _BOUNDED:
-        places = 10 if score.is_rscf else 0  # factors of sizes
-        return ErrorBound(0.0, Norm.NONE, (math.inf, *[0.0] * (4 + places)))
+        others = 14 if score.is_rscf else 1  # margins are a base and a slope, or three with factors
+        return ErrorBound(0.0, Norm.NONE, (math.inf, *[0.0] * others))
     folds = math.ceil(num_features / SUM_BLOCK)
     if score.is_rscf:
         steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
