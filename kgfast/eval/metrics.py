@@ -53,8 +53,9 @@ def moments_of_ranks(n: Tensor) -> tuple[Tensor, Tensor]:
 
 def _moments_of_reciprocals(n: Tensor) -> tuple[Tensor, Tensor]:
     """Return moments by the sums of 1 / i and of 1 / i^2 from 1 to n."""
-    mean = (torch.digamma(n + 1) + np.euler_gamma) / n
-    return mean, (math.pi**2 / 6 - torch.special.zeta(2.0, n + 1)) / n - mean * mean
+    mean = torch.where(n == 1, 1.0, (torch.digamma(n + 1) + np.euler_gamma) / n)
+    square = torch.where(n == 1, 1.0, (math.pi**2 / 6 - torch.special.zeta(2.0, n + 1)) / n)
+    return mean, square - mean * mean
 
 
 def _moments_of_hits(k: int, n: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,15 +69,20 @@ def _ratio(mean: Tensor, expected: Tensor, _: Tensor) -> Tensor:
 
 def _index(mean: Tensor, expected: Tensor, _: Tensor) -> Tensor:
     """Return 0 for random ranks, and 1 for the best ranks."""
-    return (mean - expected) / (1 - expected)
+    return _over(mean - expected, 1 - expected)
 
 
 def _z(mean: Tensor, expected: Tensor, deviation: Tensor) -> Tensor:
-    return (mean - expected) / deviation
+    return _over(mean - expected, deviation)
 
 
 def _negated_z(mean: Tensor, expected: Tensor, deviation: Tensor) -> Tensor:
-    return (expected - mean) / deviation
+    return _over(expected - mean, deviation)
+
+
+def _over(values: Tensor, others: Tensor) -> Tensor:
+    """Divide; 0 over 0 is 0, as in PyKEEN: ranks that could not differ."""
+    return torch.where(others == 0, 0.0, values / others)
 
 
 def _is_within(k: int, ranks: Tensor) -> Tensor:

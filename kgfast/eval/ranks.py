@@ -141,7 +141,7 @@ class Ranks:
             rank divided by the expected mean rank of random scores, ``amri``: ``1 - (MR - 1) / E[MR
             - 1]`` (Berrendorf et al. 2020, eqs. 5 and 6), ``amrr`` and ``ahits@k``: MRR and hits@k
             likewise, 0 for random scores and 1 for the best, and ``z_mr``, ``z_mrr``, ``z_hits@k``:
-            standard deviations of random scores above their mean (Hoyt et al. 2022, section 3), NaN
+            standard deviations of random scores above their mean (Hoyt et al. 2022, section 3), 0
             where random scores could not differ.
 
         Raises

@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from kgfast import __version__
 from kgfast.datasets import Dataset
 from kgfast.eval import GroupedRanks, Ranks, topk
-from kgfast.eval.metrics import in_tables
 from kgfast.extras.report import figures
 from kgfast.frames import needed
 from kgfast.graph import KnownTriples, Vocabulary
@@ -110,7 +109,7 @@ def write_report(
         result=result,
         training_time=timedelta(seconds=round(result.get("seconds_training") or 0)),
         version=__version__,
-        metrics=[name for name in in_tables(ranks.metrics(hits=hits)) if name != "amr"],
+        metrics=[name for name in next(iter(intervals.values())) if name != "amr"],
         cards=["mrr", *dict.fromkeys((f"hits@{hits[0]}", f"hits@{hits[-1]}")), "amri"],
         intervals=intervals,
         worst=worst,
@@ -160,12 +159,9 @@ def _groups(
         "frequencies": mrr("frequency", "frequency of the target", by_target),
         "macro": relations.macro(hits=hits),
         "breakdowns": [
-            (title, {name: in_tables(row) for name, row in groups.metrics(hits=hits).items()}, more)
-            for title, groups, more in (
-                ("Cardinality of the relation", cardinality, 0),
-                ("Known triples of the target", frequency, 0),
-                ("Relation", largest, len(relations) - len(shown)),
-            )
+            ("Cardinality of the relation", cardinality.metrics(hits=hits), 0),
+            ("Known triples of the target", frequency.metrics(hits=hits), 0),
+            ("Relation", largest.metrics(hits=hits), len(relations) - len(shown)),
         ],
     }
 
