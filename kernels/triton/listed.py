@@ -23,7 +23,7 @@ def list_counts(
     with launcher.serving(operands.table.device):
         pairs = _Pairs(operands, checks)
         counts = shared.list_counts(pairs.score_all, operands, lists, targets, known)
-        pairs.status.read(checks).raise_if_bad()
+        pairs.status.read(checks)
         return counts
 
 
@@ -37,7 +37,7 @@ def list_topk(
         if operands.num_queries and not checks.allows_nan:  # also for queries without candidates
             pairs.score_all(max(operands.crops), every, torch.zeros_like(every))
         best = shared.list_topk(pairs.score_all, operands, lists, k, known)
-        pairs.status.read(checks).raise_if_bad()
+        pairs.status.read(checks)
         return best
 
 

@@ -63,11 +63,10 @@ def _count(rankings: list["_Ranking"], checks: Checks) -> None:
     for ranking, start in zip(rankings, starts, strict=True):
         ranking.scan.status = None if checks.allows_nan else status.rows
         ranking.enqueue(status, start)
-    report = status.read(checks)
-    report.raise_if_bad()
+    sizes, is_unsorted = status.read(checks)
     for ranking, start in zip(rankings, starts, strict=True):
-        ranking.repair(report.sizes[start:], status)
-        if report.is_unsorted:
+        ranking.repair(sizes[start:], status)
+        if is_unsorted:
             ranking.count_sorted(status)
 
 

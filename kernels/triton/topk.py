@@ -78,9 +78,7 @@ def _find(
     for number, (finder, rows) in enumerate(passes):
         finder.scan.status = None if checks.allows_nan else status.rows
         finder.find(rows, status.cursors(number))
-    report = status.read(checks)
-    report.raise_if_bad()
-    for (finder, rows), size in zip(passes, report.sizes, strict=True):
+    for (finder, rows), size in zip(passes, status.read(checks)[0], strict=True):
         if size > finder.bands(rows).capacity:
             finder.find_again(rows, status, checks)
 

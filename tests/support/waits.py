@@ -128,7 +128,7 @@ def pretended_triton() -> Iterator[Counter[str]]:
         patch.object(launch, "launch", note),
         patch.object(launch, "serving", serving),
         patch.object(launch, "num_multiprocessors", lambda device: 132),
-        patch.object(status.Report, "raise_if_bad", lambda report: None),
+        patch.object(status, "raise_if_bad", lambda rows: None),
     ):
         yield names
 

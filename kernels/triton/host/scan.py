@@ -202,13 +202,12 @@ class Scan:
             cursors.copy_(starts)
             self.sweep((first, stop), tally)
             status.cursors(0).copy_((cursors - starts).amax())
-            report = status.read(checks)
-            report.raise_if_bad()
-            if report.sizes[0] > tally.capacity and stop - first > least:
-                width = (stop - first) * tally.capacity // report.sizes[0] // 2 // unit * unit
+            size = status.read(checks)[0][0]
+            if size > tally.capacity and stop - first > least:
+                width = (stop - first) * tally.capacity // size // 2 // unit * unit
                 continue
             self._panels, self._swept = None, (0, 0)  # frees memory for the caller
-            yield report.sizes[0]
+            yield size
             first, width = stop, min(2 * (stop - first), MOST_LANES)
 
 

@@ -1,7 +1,5 @@
 """Findings of the device, which the host reads back once."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -12,19 +10,11 @@ _WORDS = 2  # 64-bit words of a cursor, so that each lies on a boundary of 16 by
 _HEAD = 3 * _WORDS
 
 
-@dataclass(frozen=True)
-class Report:
-    """Status that was read."""
-
-    bad_rows: list[int]  # least bad query, candidate and row of the factor
-    is_unsorted: bool
-    sizes: list[int]
-
-    def raise_if_bad(self) -> None:
-        """Raise for the first row that holds a number that is not finite."""
-        for name, row in zip(("queries", "candidates", "factor"), self.bad_rows, strict=True):
-            if row != _NO_ROW:
-                raise nonfinite_error(name, row)
+def raise_if_bad(rows: list[int]) -> None:
+    """Raise for the least bad query, candidate or row of the factor, if there is one."""
+    for name, row in zip(("queries", "candidates", "factor"), rows, strict=True):
+        if row != _NO_ROW:
+            raise nonfinite_error(name, row)
 
 
 class Status:
@@ -41,7 +31,11 @@ class Status:
         start = _HEAD + _WORDS * band
         return self._words[start : start + _WORDS]
 
-    def read(self, checks: Checks) -> Report:
-        """Wait for the device; deferred checks come first."""
+    def read(self, checks: Checks) -> tuple[list[int], bool]:
+        """Wait for the sizes of bands, and whether the index is unsorted; raise if a row is bad.
+
+        Deferred checks come first.
+        """
         words = checks.read(self._words)
-        return Report(words[:3], bool(words[4]), words[_HEAD::_WORDS])
+        raise_if_bad(words[:3])
+        return words[_HEAD::_WORDS], bool(words[4])

@@ -99,7 +99,7 @@ def products_of_strides(launch: aot.Launch) -> Iterator[tuple[str, str]]:
 def launches_of(score: str, monkeypatch) -> Iterator[aot.Launch]:
     """Yield each different launch of every call of a score on float32, by its arguments' types."""
     monkeypatch.setattr(real_jit, "Problem", Strided)
-    monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
+    monkeypatch.setattr(status, "raise_if_bad", lambda rows: None)
     seen = set()
     for name, call in real_jit.calls_of(score):
         if "float16" in name or "float64" in name:
