@@ -54,7 +54,7 @@ def _find(
     start = torch.zeros_like(status.unsorted)
     tally = Tally(None, band, start.clone(), len(band))
     every = torch.arange(len(lowest), dtype=torch.int64, device=lowest.device)
-    for first, stop in spans(len(every), min(scan.height, len(band) // scan.tile.candidates)):
+    for first, stop in spans(len(every), min(scan.height, len(band) // scan.tile.lanes)):
         scan.take((first, stop))
         scan.limit(lowest)
         for size in scan.pieces(tally, start, status, checks):

@@ -4,8 +4,6 @@ Distances are packed and swept like all_scores. Products are read in place and m
 cores. Slopes become gradients as in pairwise.py.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -46,18 +44,17 @@ class Distances:
         of_query, of_row = (
             4 * operands.num_features * planes for planes in packed_planes(operands)
         )
-        if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
+        if swept.lanes * of_row > PANEL_BYTES:  # rows of tens of thousands of features
             swept = configs.tile_for(operands.score, 1, arch)
         of_roots = LARGE_REGISTERS if swept.num_warps > 4 else ROOT_REGISTERS
         most = of_roots if operands.score.root else LOSS_REGISTERS
-        self._swept = replace(swept, max_registers=most if arch else None)
-        self.tile = swept.shape
+        self.tile = swept._replace(max_registers=most if arch else None)
         table = operands.table
         self._pulled, self.blocks = operands.without_bias(), blocks_of(operands)
         self.of_table: Tensor | None = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
-            self._room = table.new_empty(len(table) + swept.candidates, table.shape[1])
+            self._room = table.new_empty(len(table) + swept.lanes, table.shape[1])
             self.of_table = self._room[: len(table)]
         elif need.table:
             self.of_table = table.new_empty(table.shape)
@@ -69,22 +66,22 @@ class Distances:
                 width = min(width, TOTAL_BYTES // (4 * table.shape[1]))
         else:
             width = PANEL_BYTES // of_row
-        self.width = _whole_tiles(width, swept.candidates)
-        height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
+        self.width = _whole_tiles(width, swept.lanes)
+        height = max(1, QUERY_BYTES // of_query // swept.rows) * swept.rows
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
 
     def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
         """Pack the chunk, and the queries once if these fit the scratch; sweep."""
-        part, swept = self._operands.of_rows(chunk), self._swept
+        part, swept = self._operands.of_rows(chunk), self.tile
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
-        panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
+        panels = pack_candidates(part, Selection(count), dim, swept.lanes, out=room)
         for rows in self._blocks:
             if self._packed is None or len(self._blocks) > 1:
                 every = Selection(rows.stop - rows.start)
                 block = self._operands.of_queries(rows)
-                self._packed = pack_queries(block, every, dim, swept.queries, is_stored=True)
+                self._packed = pack_queries(block, every, dim, swept.rows, is_stored=True)
             sizes = {"num_queries": part.num_queries, "num_candidates": count}
             swept.launch(
                 tile_losses,

@@ -54,17 +54,17 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
         return
     tile = configs.filled_tile(operands, arch)
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
-    height = max(1, QUERY_BYTES // of_query // tile.queries) * tile.queries
-    most = max(1, CANDIDATE_BYTES // of_row // tile.candidates)
-    width = min(most, configs.MAX_GRID) * tile.candidates
+    height = max(1, QUERY_BYTES // of_query // tile.rows) * tile.rows
+    most = max(1, CANDIDATE_BYTES // of_row // tile.lanes)
+    width = min(most, configs.MAX_GRID) * tile.lanes
     order = None if dims is None else crop_order(crops, out)
     for i in range(0, operands.num_queries, height):
         block = operands.of_queries(slice(i, i + height))
         every = Selection(len(block.queries))
-        packed = pack_queries(block, every, max(crops), tile.queries, is_stored=True)
+        packed = pack_queries(block, every, max(crops), tile.rows, is_stored=True)
         for j in range(0, len(operands.table), width):
             part = block.of_rows(slice(j, j + width))
-            panels = pack_candidates(part, Selection(len(part.table)), max(crops), tile.candidates)
+            panels = pack_candidates(part, Selection(len(part.table)), max(crops), tile.lanes)
             sizes = {"num_queries": len(part.queries), "num_candidates": len(part.table)}
             tile.launch(
                 score_tiles,
@@ -73,7 +73,7 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
                 rows=ScorePanels(packed, panels, bias_of(part)),
                 out=Out(out[:, i:, j:], out.stride(1), order, len(crops)),
                 FORM=form,
-                TILE=tile.shape,
+                TILE=tile,
                 PRODUCT=None,
             )
 

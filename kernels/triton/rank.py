@@ -120,13 +120,13 @@ class _Ranking:
     def repair(self, sizes: list[int], status: Status) -> None:
         """Decide the open pairs of each pass with a band that overflowed."""
         size, tile, cursors = self.bands.shape[1], self.scan.tile, status.cursors(0)
-        width = size // tile.queries // tile.candidates * tile.candidates
+        width = size // tile.rows // tile.lanes * tile.lanes
         for (work, _), num_open in zip(self.steps, sizes, strict=False):
             if work is None or num_open <= size:
                 continue
             (first, stop), (start, end) = work
-            for i in range(first, stop, tile.queries):
-                self._take((i, min(i + tile.queries, stop)))
+            for i in range(first, stop, tile.rows):
+                self._take((i, min(i + tile.rows, stop)))
                 certain = torch.zeros_like(self.counts)  # these were counted
                 for j in range(start, end, width):
                     self._sweep((j, min(j + width, end)), certain, cursors.zero_())

@@ -96,7 +96,7 @@ class _Finder:
         """Plan the work; scores and ids go to ``out``, ``[B, k]`` each."""
         self.scan, self.out, self.excluded, self.room = scan, out, excluded, room
         self.operands, (num_queries, self.k) = scan.operands, out[0].shape
-        height = min(scan.height, MOST_QUERIES, BAND_PAIRS // max(4 * self.k, scan.tile.candidates))
+        height = min(scan.height, MOST_QUERIES, BAND_PAIRS // max(4 * self.k, scan.tile.lanes))
         self.passes = spans(num_queries, max(1, height))
         self.limits = torch.full_like(out[0][:, 0], -torch.inf, dtype=torch.float64)
 
@@ -114,7 +114,7 @@ class _Finder:
 
     def _spans(self, seen: int, capacity: int) -> list[Span]:
         """Cut the candidates after ``seen`` gave limits; bands hold a span of their capacity."""
-        unit, num_candidates = self.scan.tile.candidates, self.operands.candidates.num_candidates
+        unit, num_candidates = self.scan.tile.lanes, self.operands.candidates.num_candidates
         first, cut = 0, []
         while first < num_candidates:
             width = capacity

@@ -33,12 +33,12 @@ def swept_products(
 ) -> tuple[Tensor, Tensor]:
     """Minus the products of all pairs as swept, and what they may be wrong by, ``[B, N]``."""
     dim = queries.shape[1]
-    rows = split.pack(queries, Selection(len(queries)), dim, tile.queries, is_negated=True)
-    panels = split.pack(candidates, Selection(len(candidates)), dim, tile.candidates)
+    rows = split.pack(queries, Selection(len(queries)), dim, tile.rows, is_negated=True)
+    panels = split.pack(candidates, Selection(len(candidates)), dim, tile.lanes)
     grid = len(rows.terms), len(panels.terms)
-    out = queries.new_empty(grid[0] * tile.queries, grid[1] * tile.candidates, dtype=torch.float32)
+    out = queries.new_empty(grid[0] * tile.rows, grid[1] * tile.lanes, dtype=torch.float32)
     store_products[grid](
-        *(rows, panels, out, dim, out.stride(0)), TILE=tile.shape, num_warps=tile.num_warps
+        *(rows, panels, out, dim, out.stride(0)), TILE=tile, num_warps=tile.num_warps
     )
     bound, norms = split.split_bound(dim), norms_of(rows, len(queries)).double()
     margins = torch.tensor(bound.margins, dtype=torch.float64).view(4, 4)

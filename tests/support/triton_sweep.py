@@ -28,9 +28,9 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     packed, cut = scan.launch_arguments()[1]["packed"], scan.tile
     never = packed.thresholds.clone()
     never[:, :3] = torch.inf
-    tiles = -(-len(queries) // cut.queries)
-    panels = -(-len(candidates) // cut.candidates)
-    out = torch.empty(tiles * cut.queries, panels * cut.candidates, device=DEVICE)
+    tiles = -(-len(queries) // cut.rows)
+    panels = -(-len(candidates) // cut.lanes)
+    out = torch.empty(tiles * cut.rows, panels * cut.lanes, device=DEVICE)
     moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
         packed._replace(thresholds=never, rel=0.0),
@@ -39,7 +39,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         out.stride(0),
         1.0001 * moves,
         FORM=form_of(operands, Norm.FACTOR if has_factor else Norm.NONE),
-        TILE=cut.shape,
+        TILE=cut,
         num_warps=cut.num_warps,
     )
 

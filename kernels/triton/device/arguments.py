@@ -88,32 +88,6 @@ class TileShape(NamedTuple):
     lanes: int
 
 
-class SweepTile(NamedTuple):
-    """Rows and lanes of one program of a sweep, and their distribution to threads.
-
-    Packed rows are cut into ``bands``, one per warp, and a thread has ``repeats`` lanes beside each
-    other: ``rows / bands * repeats`` pairs per thread. Products have ``stages`` steps in flight.
-    """
-
-    rows: int
-    lanes: int
-    bands: int = 0
-    repeats: int = 1
-    stages: int = 0
-
-
-@triton.constexpr_function
-def rows_of_band(tile):
-    """Return the rows of a thread of a sweep."""
-    return tile.rows // tile.bands
-
-
-@triton.constexpr_function
-def lanes_apart(tile):
-    """Return the number of threads to which the lanes of a sweep are dealt."""
-    return tile.lanes // tile.repeats
-
-
 @triton.constexpr_function
 def query_planes(form):
     """Return the planes of a packed query."""

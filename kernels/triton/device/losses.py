@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Form, SweepTile, TileShape, find_last_not_above, load_as
+from .arguments import Form, find_last_not_above, load_as
 from .products import Product, multiply
 from .score_tiles import sum_packed
 from .softplus import LOWEST, log1p_of
@@ -50,7 +50,7 @@ class Variant(NamedTuple):
     """Constants for which a kernel of losses is compiled."""
 
     form: Form
-    tile: TileShape | SweepTile
+    tile: Any  # CropTile, or the TileShape of a product
     loss: TileLoss
     product: Product | None = None
 

@@ -22,10 +22,8 @@ import triton.language as tl
 from .arguments import (
     NO_NORM,
     candidate_planes,
-    lanes_apart,
     num_norms,
     query_planes,
-    rows_of_band,
     threshold_rows,
 )
 from .moves import FAR, NEAR, NEAREST, STILL
@@ -78,7 +76,7 @@ def is_swept(tile):
     Data of rows is ``[J, W]``, or ``[M]``; data of lanes is ``[R, L]``, or ``[N]``. Warp w has rows
     from ``w J`` on, and a thread's lanes are neighbours.
     """
-    return getattr(tile, "bands", 0) > 0
+    return getattr(tile, "repeats", 0) > 0
 
 
 @triton.jit
@@ -86,8 +84,8 @@ def rows_in_tile(TILE: tl.constexpr):
     """Return the number of each row of a tile."""
     row = tl.arange(0, TILE.rows)
     if is_swept(TILE):
-        J: tl.constexpr = rows_of_band(TILE)
-        row = tl.arange(0, J)[:, None] + tl.arange(0, TILE.bands)[None, :] * J
+        J: tl.constexpr = TILE.rows // TILE.num_warps
+        row = tl.arange(0, J)[:, None] + tl.arange(0, TILE.num_warps)[None, :] * J
     return row
 
 
@@ -97,7 +95,7 @@ def lanes_in_tile(TILE: tl.constexpr):
     lane = tl.arange(0, TILE.lanes)
     if is_swept(TILE):
         R: tl.constexpr = TILE.repeats
-        lane = tl.arange(0, R)[:, None] + tl.arange(0, lanes_apart(TILE))[None, :] * R
+        lane = tl.arange(0, R)[:, None] + tl.arange(0, TILE.lanes // R)[None, :] * R
     return lane
 
 
@@ -135,9 +133,9 @@ def sum_lanes(values, TILE: tl.constexpr):
 def new_sums(TILE: tl.constexpr):
     """Return the sums of a tile, ``[R, J, W, L]``: lanes, rows and warps as Triton deals them."""
     R: tl.constexpr = TILE.repeats
-    J: tl.constexpr = rows_of_band(TILE)
-    W: tl.constexpr = TILE.bands
-    L: tl.constexpr = lanes_apart(TILE)
+    J: tl.constexpr = TILE.rows // TILE.num_warps
+    W: tl.constexpr = TILE.num_warps
+    L: tl.constexpr = TILE.lanes // TILE.repeats
     return tl.zeros((R, J, W, L), tl.float32)
 
 
@@ -152,7 +150,7 @@ def flat(total, TILE: tl.constexpr):
 @triton.constexpr_function
 def at_once(form, tile):
     """Return the features that are loaded at once: two of complex rows, if registers are left."""
-    return 2 if form.planes == 2 and not form.is_rscf and tile.bands == 4 else 1
+    return 2 if form.planes == 2 and not form.is_rscf and tile.num_warps == 4 else 1
 
 
 @triton.jit

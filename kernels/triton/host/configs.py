@@ -12,12 +12,10 @@ quarter. Loads stay without a detour through shared memory where fewer lanes are
 program has threads: 32 lanes, repeated, for several warps that share out the queries.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ...operands import Operands
 from ...scores import Score
-from ..device.arguments import SweepTile
 from ..device.split_sweep import SPLIT_FEATURES
 from . import launch as launcher
 
@@ -38,38 +36,24 @@ IN_PLACE_REGISTERS = 255  # all registers there are; with a lower cap ptxas spil
 Rows = Literal["packed", "split", "in place"]  # forms of rows in the sweep: scan.py
 
 
-@dataclass(frozen=True)
-class CropTile:
-    """Tile of a sweep."""
+class CropTile(NamedTuple):
+    """Queries and candidates of one program of a sweep, which are its rows and lanes.
 
-    queries: int
-    candidates: int
+    A warp has a band of packed rows, a thread ``rows / num_warps * repeats`` pairs of the band.
+    """
+
+    rows: int
+    lanes: int
     num_warps: int
     max_registers: int | None = None  # cap if ptxas spills scalars without one
-    bands: int = 0  # of packed rows
-    repeats: int = 1  # neighbouring lanes of a thread
+    repeats: int = 0  # neighbouring lanes of a thread, of packed rows
     stages: int = 0  # steps of a split sweep in flight
-
-    @property
-    def shape(self) -> SweepTile:
-        """Shape for kernels."""
-        return SweepTile(self.queries, self.candidates, self.bands, self.repeats, self.stages)
 
     def launch(self, kernel: Any, num_queries: int, sizes: dict[str, int], **args: Any) -> None:
         """Launch a program for each tile of some queries and ``num_candidates`` of the sizes."""
-        grid = -(-num_queries // self.queries), -(-sizes["num_candidates"] // self.candidates)
+        grid = -(-num_queries // self.rows), -(-sizes["num_candidates"] // self.lanes)
         options = {"num_warps": self.num_warps, **launcher.capped(self.max_registers)}
         launcher.launch(kernel, grid, {**args, **sizes}, **options)
-
-
-@dataclass(frozen=True)
-class CropPlan:
-    """Passes and chunks of a crop: a chunk of panels is packed, then swept by a pass of queries."""
-
-    tile: CropTile
-    queries_per_pass: int
-    candidates_per_chunk: int
-    rows: Rows
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> CropTile:
@@ -80,20 +64,20 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> C
     """
     lanes = 32 if arch else 64
     if num_queries <= FEW_QUERIES:
-        return CropTile(FEW_QUERIES, lanes, 1, bands=1)
+        return CropTile(FEW_QUERIES, lanes, 1, repeats=1)
     is_tight = not arch and score.is_rscf and score.planes == 2  # a larger one spills on gfx942
     if num_queries < 256 or num_crops > 1 or is_tight:
-        return CropTile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
+        return CropTile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 2)
     # pairs that a factor moves
     is_wide = arch >= 100 and score.is_rscf and (score.planes == 2 or score.root)
-    return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
+    return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 4)
 
 
 def filled_tile(operands: Operands, arch: int) -> CropTile:
     """Return the tile of scores and losses: a smaller one if tiles would not fill the machine."""
     score, count, crops = operands.score, operands.num_queries, len(operands.crops)
     tile = tile_for(score, count, arch, crops)
-    tiles = -(-count // tile.queries) * -(-len(operands.table) // tile.candidates)
+    tiles = -(-count // tile.rows) * -(-len(operands.table) // tile.lanes)
     is_filled = tiles >= launcher.num_multiprocessors(operands.table.device)
     return tile if is_filled else tile_for(score, min(count, 255), arch, crops)
 
@@ -144,19 +128,19 @@ def plan(
     sizes: tuple[int, int],
     num_features: int,
     arch: int,
-    has_factor: bool = False,
-    packed_bytes: int | None = None,
-    rows: Rows = "packed",
-) -> CropPlan:
-    """Cut a crop into passes and chunks that fit the scratch; one tile is the least.
+    has_factor: bool,
+    room: int,
+    rows: Rows,
+) -> tuple[CropTile, int, int]:
+    """Return the tile of a crop, the queries of a pass, and the candidates of a chunk.
 
-    ``sizes`` are the numbers of queries and candidates. Packed rows take ``PACKED_BYTES``, or the
-    given number.
+    A chunk is packed, then swept by a pass. Both fit ``room`` bytes, but have at least a tile.
+    ``sizes`` are the numbers of queries and candidates.
     """
-    num_queries, room = sizes[0], packed_bytes or PACKED_BYTES
+    num_queries = sizes[0]
     if rows == "in place":
         tile = in_place_tile(score, num_queries, arch)
-        return CropPlan(tile, FEW_QUERIES, MAX_GRID * tile.candidates, rows)
+        return tile, FEW_QUERIES, MAX_GRID * tile.lanes
     if rows == "split":
         query_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
         tile, row_bytes = split_tile(num_queries, arch), query_bytes + SPLIT_LANE_BYTES
@@ -164,12 +148,12 @@ def plan(
         tile = tile_for(score, num_queries, arch)
         query_bytes = 4 * num_features * score.query_planes(has_factor)
         row_bytes = 4 * num_features * (score.planes + has_factor) + LANE_BYTES
-    most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
-    tiles = _even_share(-(-num_queries // tile.queries), max(1, most_tiles))
-    left = room - tiles * tile.queries * query_bytes
-    most_panels = min(max(1, left // (row_bytes * tile.candidates)), MAX_GRID)
-    panels = _even_share(-(-sizes[1] // tile.candidates), most_panels)
-    return CropPlan(tile, tiles * tile.queries, panels * tile.candidates, rows)
+    most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.rows
+    tiles = _even_share(-(-num_queries // tile.rows), max(1, most_tiles))
+    left = room - tiles * tile.rows * query_bytes
+    most_panels = min(max(1, left // (row_bytes * tile.lanes)), MAX_GRID)
+    panels = _even_share(-(-sizes[1] // tile.lanes), most_panels)
+    return tile, tiles * tile.rows, panels * tile.lanes
 
 
 def _even_share(count: int, limit: int) -> int:

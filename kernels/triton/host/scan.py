@@ -77,17 +77,16 @@ class Scan:
         self.operands, self.dim, self.arch, device = operands, dim, arch, operands.table.device
         self.ids = operands.candidates.sorted_ids  # those of the lanes; None: all rows
         sizes, score = (operands.num_queries, operands.candidates.num_candidates), operands.score
-        rows: configs.Rows = "packed"
+        self.rows: configs.Rows = "packed"
         if operands.num_queries <= min(few, configs.FEW_QUERIES):
-            rows = "in place"
+            self.rows = "in place"
         elif configs.splits(score, operands.num_queries, arch) and split.holds(device):
-            rows = "split"
-        room = launcher.scratch_of(configs.PACKED_BYTES, device)
-        plan = configs.plan(score, sizes, dim, arch, operands.has_factor, room, rows)
-        self.tile, self.rows, self.height = plan.tile, plan.rows, plan.queries_per_pass
-        self.width = plan.candidates_per_chunk
+            self.rows = "split"
+        room, has_factor = launcher.scratch_of(configs.PACKED_BYTES, device), operands.has_factor
+        plan = configs.plan(score, sizes, dim, arch, has_factor, room, self.rows)
+        self.tile, self.height, self.width = plan
         is_rounded = torch.float64 in (operands.queries.dtype, operands.table.dtype)
-        self.bound = bounds.error_bound(operands.score, dim, is_rounded, operands.has_factor)
+        self.bound = bounds.error_bound(score, dim, is_rounded, has_factor)
         self.form = form_of(operands, self.bound.norm)
         self.status: Tensor | None = None  # [3] least bad rows; None: rows are not checked
         self.release()
@@ -111,7 +110,7 @@ class Scan:
         """Pack some queries; ``order [b]``, if given, has the query of each position."""
         operands, (first, stop), self._queries = self.operands, queries, None
         self._first, self._count, self._order = first, stop - first, order
-        places = Selection(self._count, order, first), self.dim, self.tile.queries
+        places = Selection(self._count, order, first), self.dim, self.tile.rows
         if self.rows == "split":
             self._queries = split.pack(
                 operands.queries, *places, status=self.status, is_negated=True
@@ -121,7 +120,7 @@ class Scan:
 
     def limit(self, scores: Tensor, counted: Counted | None = None) -> None:
         """Set the limits of the queries: ``scores``, float64, are those of all queries."""
-        tile, magnitude = self.tile.queries, self.operands.candidates.bias_magnitude
+        tile, magnitude = self.tile.rows, self.operands.candidates.bias_magnitude
         if self.rows == "split":
             margins = split.split_bound(self.dim).margins
             limits = Limits(scores, self._queries.terms, magnitude, margins)
@@ -155,12 +154,12 @@ class Scan:
     def _launch(self, size: int, tally: Tally) -> None:
         kernel, arguments = self.launch_arguments()
         sizes = {"num_candidates": size, "num_features": self.dim}
-        constants = {"FORM": self.form, "TILE": self.tile.shape}
+        constants = {"FORM": self.form, "TILE": self.tile}
         self.tile.launch(kernel, self._count, sizes, **arguments, tally=tally, **constants)
 
     def _packed(self, chunk: Span) -> Any:
         """Return candidates of some lanes, packed."""
-        operands, width, bias = self.operands, self.tile.candidates, bias_of(self.operands)
+        operands, width, bias = self.operands, self.tile.lanes, bias_of(self.operands)
         ids, size = None if self.ids is None else self.ids[chunk[0] :], chunk[1] - chunk[0]
         selection, status = Selection(size, ids, chunk[0]), self.status
         if self.rows == "in place":
@@ -192,7 +191,7 @@ class Scan:
         ``starts`` are the cursors of empty bands. The host waits for every piece, and sweeps a
         piece with more pairs again, narrower. The least piece always fits.
         """
-        end, unit = self.operands.candidates.num_candidates, self.tile.candidates
+        end, unit = self.operands.candidates.num_candidates, self.tile.lanes
         cursors, room = tally.cursors, tally.capacity
         if cursors is None:
             cursors, room = tally.cursor, tally.capacity // self._count

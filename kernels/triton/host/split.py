@@ -59,7 +59,7 @@ def largest_loss(device: torch.device) -> float:
     query, candidate = (torch.cat(side) for side in sides)
     query[::2, 1:] *= -1
     exact = query.double() @ candidate.double().T
-    below = (0, 0, 0, _PROBE.queries - len(BITS))
+    below = (0, 0, 0, _PROBE.rows - len(BITS))
     q, c = (pad(side.bfloat16(), below).to(device) for side in (query, candidate))
     out = torch.empty(len(q), len(c), dtype=torch.float32, device=device)
     arguments = {
@@ -68,7 +68,7 @@ def largest_loss(device: torch.device) -> float:
         "p_out": out,
         "num_features": SPLIT_FEATURES,
         "stride": len(c),
-        "TILE": _PROBE.shape,
+        "TILE": _PROBE,
     }
     launcher.launch(store_products, (1, 1), arguments, num_warps=_PROBE.num_warps)
     lost = out.cpu()[: len(BITS), : len(BITS)].double() - exact

@@ -30,25 +30,24 @@ def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch, is_mo
     has_factor = facts.is_rscf and is_moved
     rows = "split" if configs.splits(facts, num_queries, arch) else "packed"
     rows = "in place" if num_queries <= configs.FEW_QUERIES else rows
-    plan = configs.plan(facts, (num_queries, num_candidates), dim, arch, has_factor, rows=rows)
-    tile = plan.tile
-    assert plan.queries_per_pass % tile.queries == 0
-    assert plan.candidates_per_chunk % tile.candidates == 0
-    assert plan.candidates_per_chunk // tile.candidates <= 65535
-    assert tile.queries * tile.candidates <= configs.BAND_PAIRS
-    if plan.rows == "in place":
+    sizes, facts_of_rows = (num_queries, num_candidates), (has_factor, configs.PACKED_BYTES, rows)
+    tile, height, width = configs.plan(facts, sizes, dim, arch, *facts_of_rows)
+    assert height % tile.rows == 0
+    assert width % tile.lanes == 0
+    assert width // tile.lanes <= 65535
+    assert tile.rows * tile.lanes <= configs.BAND_PAIRS
+    if rows == "in place":
         return
     of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
-    packed = plan.queries_per_pass * 4 * dim * of_query
-    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + configs.LANE_BYTES)
+    packed = height * 4 * dim * of_query
+    packed += width * (4 * dim * of_candidate + configs.LANE_BYTES)
     assert dim >= 10_000 or packed + 8 * configs.BAND_PAIRS <= 45 << 20
-    if plan.rows == "split":
-        assert (tile.candidates, tile.num_warps) == (128, 8)
+    if rows == "split":
+        assert (tile.lanes, tile.num_warps) == (128, 8)
         assert not facts.monotone
     else:  # a warp's threads have their lanes beside each other, and bands of rows have all lanes
-        assert tile.candidates == (32 if arch else 64) * tile.repeats
-        assert tile.bands == tile.num_warps
-        assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
+        assert tile.lanes == (32 if arch else 64) * tile.repeats
+        assert tile.repeats < max(2, tile.num_warps)  # else their loads go through shared memory
 
 
 def test_importing_the_backend_does_not_import_triton() -> None:
