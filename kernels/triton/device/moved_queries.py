@@ -15,10 +15,11 @@ from .terms import (
     LEAST_NORMAL,
     SQUARE,
     Query,
-    canonical_move,
     is_finite_query,
     load_query,
     member_of,
+    moved,
+    stored_move,
 )
 
 
@@ -43,12 +44,12 @@ def pack_moved(
     if lanes.status is not None:
         is_bad = tl.max((is_finite_query(q) == 0).to(tl.int32), 1)
         note_bad_rows(lanes.status, rows, is_bad > 0)
-    re, im = canonical_move(q, 1.0, FORM)
-    moved = Query(re, im, q.w_re, q.w_im, q.a)
+    re, im, _, _ = moved(q, 1.0, FORM, stored_move(FORM))
+    packed = Query(re, im, q.w_re, q.w_im, q.a)
     p_tile = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
     p_tile += (k * (TOTAL * LANES))[None, :] + o_lane[:, None]
     for plane in tl.static_range(TOTAL):
-        values = moved[member_of(FORM, plane)].to(tl.float32)
+        values = packed[member_of(FORM, plane)].to(tl.float32)
         tl.store(p_tile + plane * LANES, values, mask=mask)
 
 

@@ -5,7 +5,7 @@ If terms are moduli the move is a phase, else a shift. A move is computed in one
     STILL   no factor: no sine
     NEAR    the sweep, ``q`` moved as by a factor of 1 and ``b - 1`` packed, |a (b - 1)| <= pi/2
     FAR     the sweep, any phase: less the nearest multiple of pi
-    PLAIN   ``q, a, b`` as they are stored; the product in two parts
+    PLAIN   ``q, a, b`` as they are stored; the product in two parts, or canonical in float64
 
 Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
 polynomials err by less than 8 u each on 0 .. 1.62, rounding included
@@ -97,9 +97,11 @@ def far_cos_sin(phase, low):
 
 @triton.jit
 def move_cos_sin(a, b, MOVE: tl.constexpr):
-    """Return float32 cosine and sine of ``a b``."""
+    """Return cosine and sine of ``a b``, canonical ones of float64."""
     phase = a * b
-    if MOVE == NEAR:
+    if a.dtype == tl.float64:
+        cosine, sine = canonical_cos_sin(phase)
+    elif MOVE == NEAR:
         cosine, sine = near_cos_sin(phase)
     elif MOVE == FAR:
         cosine, sine = far_cos_sin(phase, phase * 0.0)

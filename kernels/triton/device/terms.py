@@ -18,7 +18,7 @@ import triton.language as tl
 
 from ...scores import Term
 from .arguments import is_finite, load_as, plane_at
-from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
+from .moves import PLAIN, STILL, move_cos_sin
 
 PRODUCT: tl.constexpr = tl.constexpr(Term.PRODUCT.number)
 MAGNITUDE: tl.constexpr = tl.constexpr(Term.MAGNITUDE.number)
@@ -119,17 +119,29 @@ def load_candidate(p_row, p_factor, views, k, mask, FORM: tl.constexpr, DTYPE: t
 
 
 @triton.jit
-def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """Return the difference with a float32 term as length; the second is junk for real rows."""
+def moved(q, b, FORM: tl.constexpr, MOVE: tl.constexpr):
+    """Return the query as a factor ``b`` moves it, and the phase's cosine and sine.
+
+    The second is junk for real rows, and the last two are junk without a phase.
+    """
     re = q.re
     im = q.im
+    cosine = re
+    sine = re
     if MOVE != STILL:
         if FORM.planes == 2:
-            cosine, sine = move_cos_sin(q.a, c.b, MOVE)
+            cosine, sine = move_cos_sin(q.a, b, MOVE)
             re = q.re * cosine - q.im * sine
             im = q.re * sine + q.im * cosine
         else:
-            re = re + q.a * c.b
+            re = re + q.a * b
+    return re, im, cosine, sine
+
+
+@triton.jit
+def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
+    """Return the difference with a float32 term as length; the second is junk for real rows."""
+    re, im, _, _ = moved(q, c.b, FORM, MOVE)
     if FORM.is_rscf:  # negated before the broadcast, a candidate costs nothing
         x = re + q.w_re * -c.re
         y = im + q.w_im * -c.im
@@ -158,7 +170,7 @@ def add_term(total, q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
 
 @triton.jit
 def distance_of(total, FORM: tl.constexpr):
-    """Return the distance of a float32 sum."""
+    """Return the distance of a sum."""
     distance = total
     if FORM.is_root:
         distance = tl.sqrt(total)
@@ -167,29 +179,14 @@ def distance_of(total, FORM: tl.constexpr):
 
 @triton.jit
 def score_of(total, FORM: tl.constexpr):
-    """Return the score of a float32 sum; for ``dot``, the sum of the stored products."""
+    """Return the score of a sum; for ``dot``, the sum of the stored products."""
     return total if FORM.term == PRODUCT else -distance_of(total, FORM)
-
-
-@triton.jit
-def canonical_move(q, b, FORM: tl.constexpr):
-    """Return the float64 query as a factor ``b`` moves it; the second is junk for real rows."""
-    re = q.re
-    im = q.im
-    if FORM.has_factor:
-        if FORM.planes == 2:
-            cosine, sine = canonical_cos_sin(q.a * b)
-            re = q.re * cosine - q.im * sine
-            im = q.re * sine + q.im * cosine
-        else:
-            re = re + q.a * b
-    return re, im
 
 
 @triton.jit
 def canonical_term(q, c, FORM: tl.constexpr):
     """Return one feature's share of a canonical score: float64, all operations round separately."""
-    re, im = canonical_move(q, c.b, FORM)
+    re, im, _, _ = moved(q, c.b, FORM, stored_move(FORM))
     c_re = c.re
     c_im = c.im
     if FORM.is_rscf:
@@ -213,11 +210,7 @@ def canonical_term(q, c, FORM: tl.constexpr):
 @triton.jit
 def canonical_score(total, bias, FORM: tl.constexpr):
     """Return a canonical score from the float64 sum; the bias comes last."""
-    score = total
-    if FORM.is_root:
-        score = tl.sqrt(score)
-    if FORM.term != PRODUCT:
-        score = -score
+    score = score_of(total, FORM)
     if FORM.has_bias:
         score = score + bias
     return score
@@ -268,20 +261,12 @@ def slopes_of_both(weight, q, c, FORM: tl.constexpr):
 @triton.jit
 def slopes_of_rscf(weight, q, c, FORM: tl.constexpr):
     """Do :func:`slopes_of_both` for a score that scales the candidate and may move the query."""
-    re = q.re
-    im = q.im
-    is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2
-    if is_phase:
-        cosine, sine = move_cos_sin(q.a, c.b, PLAIN)
-        re = q.re * cosine - q.im * sine
-        im = q.re * sine + q.im * cosine
-    elif FORM.has_factor:
-        re = re + q.a * c.b
+    re, im, cosine, sine = moved(q, c.b, FORM, stored_move(FORM))
     u, v = weighted_direction(weight, re - q.w_re * c.re, im - q.w_im * c.im, FORM)
     by_re = u
     by_im = v
     by_move = u
-    if is_phase:
+    if FORM.has_factor and FORM.planes == 2:
         by_re = u * cosine + v * sine
         by_im = v * cosine - u * sine
         by_move = v * re - u * im
