@@ -29,6 +29,7 @@ from .arguments import (
     num_norms,
     threshold_rows,
 )
+from .pack import rows_at
 from .sweep import HUGE, take
 from .terms import (
     PRODUCT,
@@ -153,10 +154,7 @@ def sweep_in_place(
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     lane = tl.program_id(1) * C + tl.arange(0, C)
-    position = tl.minimum(lane, num_candidates - 1).to(tl.int64)
-    row = decider.first + position
-    if decider.ids is not None:
-        row = tl.load(decider.ids + position)
+    row = rows_at(decider, lane, num_candidates)
     query = tl.program_id(0) * Q + tl.arange(0, Q)
     num_queries = tl.full((), decider.queries, tl.int32)
     m_pair = (query < num_queries)[:, None] & (lane < num_candidates)[None, :]

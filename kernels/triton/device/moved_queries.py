@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .arguments import note_bad_rows, query_planes
-from .pack import FEATURES, ROWS, rows_of
+from .pack import FEATURES, ROWS, rows_at
 from .terms import (
     LEAST_NORMAL,
     SQUARE,
@@ -34,8 +34,8 @@ def pack_moved(
 ):
     """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat the row."""
     TOTAL: tl.constexpr = query_planes(FORM)
-    rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
+    rows = rows_at(lanes, o_first + tl.arange(0, ROWS), count)
     o_lane = (o_first % LANES) + tl.arange(0, ROWS)
     k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     mask = (k < num_features)[None, :]

@@ -46,13 +46,12 @@ class Panel(NamedTuple):
 
 
 @triton.jit
-def rows_of(lanes, count):
-    """Return the rows of this program's lanes; lanes past the last row repeat the row."""
-    lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    position = tl.minimum(lane, count - 1).to(tl.int64)
-    rows = lanes.first + position
+def rows_at(lanes, place, count):
+    """Return rows ``lanes.ids``, or else from ``lanes.first`` on; past the last the row repeats."""
+    place = tl.minimum(place, count - 1).to(tl.int64)
+    rows = lanes.first + place
     if lanes.ids is not None:
-        rows = tl.load(lanes.ids + position)
+        rows = tl.load(lanes.ids + place)
     return rows
 
 
@@ -81,8 +80,8 @@ def pack(
     facts = LaneFacts(facts.ptr, facts.bias)
     NORM: tl.constexpr = PANEL.norm
     PLANES: tl.constexpr = PANEL.planes
-    rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
+    rows = rows_at(lanes, o_first + tl.arange(0, ROWS), count)
     i_panel = (o_first // PANEL.lanes).to(tl.int64)
     o_lane = (o_first % PANEL.lanes) + tl.arange(0, ROWS)
     p_panel = p_out + i_panel * (num_features * (PANEL.total * PANEL.lanes))

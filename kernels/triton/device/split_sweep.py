@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from .arguments import Lanes, is_finite, load_as, note_bad_rows, widen
-from .pack import ROWS, norm_above, rows_of
+from .pack import ROWS, norm_above, rows_at
 from .sweep import take
 
 SPLIT_FEATURES = 32  # features of a step; rows are padded to a multiple
@@ -74,8 +74,8 @@ def pack_parts(
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     num_steps = (num_features + STEP - 1) // STEP
-    rows = rows_of(lanes, count)
     lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = rows_at(lanes, lane, count)
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
     p_high = packed.high + lane.to(tl.int64)[:, None] * (num_steps * STEP)
     p_low = p_high

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .arguments import Form, find_last_not_above
-from .pack import PACK_ROWS
+from .pack import PACK_ROWS, rows_at
 
 THRESHOLD_ROWS = 32  # positions of a program
 _ROWS: tl.constexpr = tl.constexpr(THRESHOLD_ROWS)
@@ -42,9 +42,9 @@ class Limits(NamedTuple):
 class Positions(NamedTuple):
     """Queries of a pass, and memory for their thresholds."""
 
-    order: Any  # [positions] query; None: the queries from ``first`` on
+    ids: Any  # [positions] query; None: the queries from ``first`` on
     first: int
-    ids: Any  # rising ids of the candidates; None: all rows
+    candidates: Any  # rising ids; None: all rows
     out: Any  # [tiles][rows of thresholds][rows of a tile]
 
 
@@ -96,14 +96,10 @@ def write_thresholds(
     ROWS: tl.constexpr = 1 + len(limits.margins) // (1 + NORMS.norms)
     position = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     inside = position < count
-    query = tl.minimum(position, count - 1).to(tl.int64)
+    query = rows_at(positions, position, count)
     place = query
-    if positions.order is None:
-        query += positions.first
-    else:
-        query = tl.load(positions.order + query)
-    if not NORMS.by_position:
-        place = query
+    if NORMS.by_position:
+        place = tl.minimum(position, count - 1).to(tl.int64)
     score, size = limits_of(limits, query)
     p_row = positions.out + (position // num_rows).to(tl.int64) * (ROWS * num_rows)
     p_row += position % num_rows
@@ -115,8 +111,9 @@ def write_thresholds(
     if counted is not None:
         target = tl.load(counted.targets + query)
         is_candidate = target >= 0
-        if positions.ids is not None:
-            nearest = find_last_not_above(positions.ids, num_candidates, target)
-            is_candidate = tl.load(positions.ids + nearest, mask=nearest >= 0, other=-2) == target
+        if positions.candidates is not None:
+            nearest = find_last_not_above(positions.candidates, num_candidates, target)
+            p_nearest = positions.candidates + nearest
+            is_candidate = tl.load(p_nearest, mask=nearest >= 0, other=-2) == target
         others = num_candidates - is_candidate.to(tl.int64)
         tl.store(counted.counts + query * 4, others, mask=inside & (score != score))
