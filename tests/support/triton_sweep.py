@@ -54,16 +54,17 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
 
 
 if CAN_RUN:
-    from kgfast.kernels.triton.device.sweep import flat, of_tile, sweep_tile, tile_of
+    from kgfast.kernels.triton.device.arguments import threshold_rows
+    from kgfast.kernels.triton.device.sweep import flat, sweep_tile
     from kgfast.kernels.triton.device.terms import distance_of
 
     @triton.jit
     def store_distances(
         packed, p_out, num_features, stride, largest_norm, FORM: tl.constexpr, TILE: tl.constexpr
     ):
-        packed = of_tile(packed, FORM, TILE)
-        tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-        total, _ = sweep_tile(tile, packed, num_features, (0.0, largest_norm), FORM, TILE)
+        p_threshold = packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows)
+        decider = p_threshold, packed.rel
+        total, _ = sweep_tile(packed, decider, num_features, (0.0, largest_norm), FORM, TILE)
         o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
         o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
         p_pair = p_out + o_query[:, None] * stride + o_lane[None, :]

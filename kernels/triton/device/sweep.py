@@ -216,30 +216,17 @@ def extremes(p_lanes, FORM: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def of_squares(limit, FORM: tl.constexpr):
-    """Return the limit of a sum, given the limit of its root."""
-    if FORM.is_root:
-        limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
-    return limit
-
-
-@triton.jit
-def all_past(total, limit, TILE: tl.constexpr):
-    """Return 1 if every total is past the query's limit ``[J, W]``, else 0."""
-    past = (total > by_row(limit, TILE)) & (total <= HUGE)
-    return tl.min(past.to(tl.int32))
-
-
-@triton.jit
-def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
+def sweep_tile(packed, decider, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
     """Return sums of a tile (:func:`new_sums`), and whether the tile ran to its end.
 
-    Thresholds are those of the tile, and ``largest`` is its :func:`extremes`. Thresholds are loaded
-    at every fold, since a lane would have to hold all thresholds.
+    ``decider`` is that of :func:`take`, and ``largest`` are the :func:`extremes` of the panel.
+    Thresholds are loaded at every fold, since a lane would have to hold all thresholds.
     """
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
-    p_threshold = packed.thresholds + rows_in_tile(TILE)
+    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    p_threshold, rel = decider
+    p_threshold += rows_in_tile(TILE)
     is_near = True
     if FORM.has_factor:
         is_near = tl.max(tl.load(p_threshold + 3 * M)) * largest_norm <= NEAREST
@@ -253,12 +240,16 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
         if FORM.term != PRODUCT:
             threshold = tl.load(p_threshold)
             tau = threshold + highest_bias
-            err = packed.rel * tl.abs(tau) + tl.load(p_threshold + M)
+            err = rel * tl.abs(tau) + tl.load(p_threshold + M)
             if FORM.norm != NO_NORM:
                 err += tl.load(p_threshold + 2 * M) * largest_norm
-            limit = of_squares(tau + 1.25 * err, FORM)
+            limit = tau + 1.25 * err
+            if FORM.is_root:
+                square = limit * limit * (1.0 + 9.5367431640625e-07)
+                limit = tl.where(limit < 0.0, -1.0, square)
             limit = tl.where(threshold == threshold, limit, -1.0)
-            feature += all_past(total, limit, TILE) * num_features
+            is_past = (total > by_row(limit, TILE)) & (total <= HUGE)
+            feature += tl.min(is_past.to(tl.int32)) * num_features
     return total, feature == num_features
 
 
@@ -330,33 +321,21 @@ def take(
     tl.store(tally.band + slot, pair, mask=is_open & (slot < end))
 
 
-@triton.jit
-def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return packed thresholds and lanes of this program's tile; rows unchanged."""
-    return SweepPanels(
-        packed.queries,
-        packed.panels,
-        packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows),
-        packed.lanes + tl.program_id(1) * (2 * TILE.lanes),
-        packed.rel,
-    )
-
-
 @triton.jit(do_not_specialize=["num_candidates", "num_features"])
 def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
     """Count pairs that certainly beat the query's limit; append open pairs to the band."""
-    packed = of_tile(packed, FORM, TILE)
-    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    largest = extremes(packed.lanes, FORM, TILE)
-    total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
+    p_threshold = packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows)
+    p_panel = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)
+    decider = p_threshold, packed.rel
+    largest = extremes(p_panel, FORM, TILE)
+    total, complete = sweep_tile(packed, decider, num_features, largest, FORM, TILE)
     if complete:
-        p_lane = packed.lanes + lanes_in_tile(TILE)
+        p_lane = p_panel + lanes_in_tile(TILE)
         bias = 0.0
         norm = 0.0
         if FORM.has_bias:
             bias = tl.load(p_lane)
         if FORM.norm != NO_NORM:
             norm = tl.load(p_lane + TILE.lanes)
-        decider = packed.thresholds, packed.rel
         distance, facts = distance_of(total, FORM), (bias, (norm,))
         take(distance, facts, decider, tally, num_candidates, FORM, num_norms(FORM), TILE)
