@@ -84,7 +84,7 @@ def describe_moves(
     queries,
     count,
     num_features,
-    p_sizes,  # [panels][4][ROWS] float64
+    p_sizes,  # [panels][5][ROWS] float64, after the place of a bias
     FORM: tl.constexpr,
 ):
     """Store for each query the sizes of ``q``, of ``a`` and of ``w``, and the largest ``|a|``.
@@ -111,8 +111,8 @@ def describe_moves(
     if FORM.is_root:
         of_q = tl.sqrt(of_q)
         of_a = tl.sqrt(of_a)
-    p_sizes += tl.program_id(0) * (4 * ROWS) + tl.arange(0, ROWS)
-    tl.store(p_sizes, of_q)
-    tl.store(p_sizes + ROWS, of_a)
-    tl.store(p_sizes + 2 * ROWS, of_w)
-    tl.store(p_sizes + 3 * ROWS, reach)
+    p_sizes += tl.program_id(0) * (5 * ROWS) + tl.arange(0, ROWS)
+    tl.store(p_sizes + ROWS, of_q)
+    tl.store(p_sizes + 2 * ROWS, of_a)
+    tl.store(p_sizes + 3 * ROWS, of_w)
+    tl.store(p_sizes + 4 * ROWS, reach)

@@ -21,12 +21,10 @@ _ROWS: tl.constexpr = tl.constexpr(THRESHOLD_ROWS)
 
 
 class Norms(NamedTuple):
-    """Place of the norms of queries in panels ``[panels][terms][lanes]``; for all, a constant."""
+    """Place of the norms of queries in panels ``[panels][1 + norms][lanes]``, after a bias."""
 
-    lanes: int = 1
-    terms: int = 1
-    first: int = 0  # first term that is a norm
-    norms: int = 0
+    lanes: int
+    norms: int
     by_position: bool = False  # else panels have all queries
 
 
@@ -50,9 +48,7 @@ class Positions(NamedTuple):
 
 def places_of(form: Form) -> Norms:
     """Return the places of the norms that the bound of a float32 sum needs."""
-    if form.is_rscf:
-        return Norms(PACK_ROWS, 4, 0, 4)
-    return Norms(PACK_ROWS, 2, 1, 1) if form.norm else Norms()
+    return Norms(PACK_ROWS, 4 if form.is_rscf else int(form.norm > 0))
 
 
 norms_of = triton.constexpr_function(places_of)  # for kernels; Triton 3.6 alters the host's tuples
@@ -69,8 +65,8 @@ def margin_of(limits, size, place, ROW: tl.constexpr, NORMS: tl.constexpr):
             size += tl.load(limits.bias + place * 0)
         margin += size * 2.384185791015625e-07  # 4 units
     for i in tl.static_range(COUNT):
-        o_panel = place // NORMS.lanes * (NORMS.terms * NORMS.lanes) + place % NORMS.lanes
-        norm = tl.load(limits.norms + o_panel + (NORMS.first + i) * NORMS.lanes).to(tl.float64)
+        o_panel = place // NORMS.lanes * ((1 + COUNT) * NORMS.lanes) + place % NORMS.lanes
+        norm = tl.load(limits.norms + o_panel + (1 + i) * NORMS.lanes).to(tl.float64)
         margin += norm * limits.margins[FIRST + 1 + i]
     return (margin * (1.0 + 9.5367431640625e-07) + 7.52316384526264e-37).to(tl.float32)
 

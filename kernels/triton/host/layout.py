@@ -120,7 +120,7 @@ def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
 
 def _query_sizes(operands: Operands, dim: int) -> Tensor:
     panels = -(-len(operands.queries) // PACK_ROWS)
-    sizes = operands.queries.new_empty(panels, 4, PACK_ROWS, dtype=torch.float64)
+    sizes = operands.queries.new_empty(panels, 5, PACK_ROWS, dtype=torch.float64)
     launcher.launch(
         describe_moves,
         (panels,),
@@ -137,8 +137,8 @@ def _query_sizes(operands: Operands, dim: int) -> Tensor:
         # A phase a b may have no canonical sine: then no bound of the query is finite.
         reach = operands.candidates.factor_reach
         assert reach is not None
-        phases = sizes[:, 3] * (reach + 1.0)
-        sizes[:, 0].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
+        phases = sizes[:, 4] * (reach + 1.0)
+        sizes[:, 1].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
     return sizes
 
 

@@ -124,7 +124,7 @@ class Scan:
         if self.rows == "split":
             margins = split.split_bound(self.dim).margins
             limits = Limits(scores, self._queries.terms, magnitude, margins)
-            places = Norms(tile, 1 + SPLIT_NORMS, 1, SPLIT_NORMS, by_position=True)
+            places = Norms(tile, SPLIT_NORMS, by_position=True)
         else:
             limits, places = self.limits(scores), places_of(self.form)
         rows, tiles = 1 + len(limits.margins) // (1 + places.norms), -(-self._count // tile)
