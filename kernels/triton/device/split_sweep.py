@@ -36,15 +36,6 @@ class SplitRows(NamedTuple):
     terms: Any  # [panels][4][lanes of a panel] bias, norms
 
 
-class SplitPanels(NamedTuple):
-    """Both sides of a sweep, and the thresholds that decide pairs."""
-
-    queries: SplitRows
-    candidates: SplitRows
-    thresholds: Any  # [tiles][5][rows of a tile], see split.thresholds
-    rel: float
-
-
 @triton.jit
 def to_bfloat16(values):
     """Return float32 rounded to bfloat16, ties to even, by bits; a NaN becomes anything.
@@ -139,8 +130,8 @@ def new_products(TILE: tl.constexpr):
 
 
 @triton.jit
-def multiply_tile(packed, num_features, TILE: tl.constexpr):
-    """Multiply the rows of a tile, ``[M, N]``."""
+def multiply_tile(queries, candidates, num_features, TILE: tl.constexpr):
+    """Multiply the :class:`SplitRows` of a tile, ``[M, N]``."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
     num_steps = (num_features + STEP - 1) // STEP
@@ -151,12 +142,12 @@ def multiply_tile(packed, num_features, TILE: tl.constexpr):
     total = new_products(TILE)
     for step in tl.range(0, num_steps, num_stages=TILE.stages):
         k = step * STEP
-        q_high = tl.load(packed.queries.high + o_query + k)
-        q_low = tl.load(packed.queries.low + o_query + k)
-        c_high = tl.load(packed.candidates.high + o_candidate + k)
+        q_high = tl.load(queries.high + o_query + k)
+        q_low = tl.load(queries.low + o_query + k)
+        c_high = tl.load(candidates.high + o_candidate + k)
         part = add_parts(new_products(TILE), q_low, c_high, TILE)
-        if packed.candidates.low is not None:
-            c_low = tl.load(packed.candidates.low + o_candidate + k)
+        if candidates.low is not None:
+            c_low = tl.load(candidates.low + o_candidate + k)
             part = add_parts(part, q_high, c_low, TILE)
         part = add_parts(part, q_high, c_high, TILE)
         total += part
@@ -168,7 +159,7 @@ def multiply_tile(packed, num_features, TILE: tl.constexpr):
 @triton.jit
 def store_products(queries, candidates, p_out, num_features, stride, TILE: tl.constexpr):
     """Store what a sweep multiplies, one tile."""
-    total = multiply_tile(SplitPanels(queries, candidates, p_out, 0.0), num_features, TILE)
+    total = multiply_tile(queries, candidates, num_features, TILE)
     o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
     tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)
@@ -178,11 +169,11 @@ def store_products(queries, candidates, p_out, num_features, stride, TILE: tl.co
 def sweep_split(
     packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr
 ):
-    """Count pairs that certainly beat the query's limit; append open pairs to the band."""
-    packed = SplitPanels(packed.queries, packed.candidates, packed.thresholds, packed.rel)
-    total = multiply_tile(packed, num_features, TILE)
+    """Do :func:`sweep.sweep` for the :class:`SplitRows` of both sides."""
+    candidates = packed.panels
+    total = multiply_tile(packed.queries, candidates, num_features, TILE)
     p_threshold = packed.thresholds + tl.program_id(0) * (THRESHOLDS * TILE.rows)
-    p_lane = packed.candidates.terms + tl.program_id(1) * (TERMS * TILE.lanes)
+    p_lane = candidates.terms + tl.program_id(1) * (TERMS * TILE.lanes)
     p_lane += tl.arange(0, TILE.lanes)
     bias = 0.0
     if FORM.has_bias:

@@ -37,9 +37,9 @@ HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite f
 class SweepPanels(NamedTuple):
     """Operands of a sweep: rows, and the data that decide pairs."""
 
-    queries: Any  # [tiles][num_features][planes][rows of a tile]
-    panels: Any  # [panels][num_features][planes][lanes of a tile]
-    thresholds: Any  # [tiles][3, or 4 for rscf scores][rows of a tile], see thresholds.py
+    queries: Any  # [tiles][num_features][planes][rows of a tile], or SplitRows
+    panels: Any  # [panels][num_features][planes][lanes of a tile], or SplitRows
+    thresholds: Any  # [tiles][3, 4 for rscf scores, 5 if split][rows of a tile], see thresholds.py
     lanes: Any  # [panels][2][lanes of a tile] bias, norm; read if the form needs these
     rel: float
 

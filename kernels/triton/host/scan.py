@@ -22,7 +22,7 @@ from ..device.best import NO_LANE
 from ..device.canonical import CANONICAL_LANES, Counted, Pairs, decide
 from ..device.in_place import Decider, sweep_in_place
 from ..device.pack import LaneFacts
-from ..device.split_sweep import SPLIT_NORMS, SplitPanels, sweep_split
+from ..device.split_sweep import SPLIT_NORMS, sweep_split
 from ..device.sweep import SweepPanels, Tally, sweep
 from ..device.thresholds import (
     THRESHOLD_ROWS,
@@ -151,7 +151,7 @@ class Scan:
                 self._panels, self._swept = self._packed(chunk), chunk
             self._launch(chunk[1] - start, tally._replace(first=start))
 
-    def _launch(self, size: int, tally: Tally) -> None:
+    def _launch(self, size: int, tally: Tally) -> None:  # holds no panels while others are packed
         kernel, arguments = self.launch_arguments()
         sizes = {"num_candidates": size, "num_features": self.dim}
         constants = {"FORM": self.form, "TILE": self.tile}
@@ -179,9 +179,8 @@ class Scan:
             return sweep_in_place, {"views": views_of(self.operands), "decider": decider}
         if self.rows == "split":
             rel = split.split_bound(self.dim).rel * bounds.ROUND_UP
-            return sweep_split, {
-                "packed": SplitPanels(self._queries, self._panels, thresholds, rel)
-            }
+            packed = SweepPanels(self._queries, self._panels, thresholds, None, rel)
+            return sweep_split, {"packed": packed}
         panels, lanes = self._panels
         return sweep, {"packed": SweepPanels(self._queries, panels, thresholds, lanes, rel)}
 
