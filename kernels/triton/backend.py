@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ..losses import Losses
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
-from . import compose as queries
-from . import filters as rscf
-from . import pairwise, updates
+from . import compose, filters, pairwise
+from . import updates as row_updates
 from .above import above
 from .indexed import indexed_gradients, indexed_scores
 from .losses import FusedLosses
@@ -38,10 +37,7 @@ name = "triton"
 defers_checks = True
 losses: Losses = FusedLosses()
 negatives = FusedNegatives()
-compose = queries
-filters = rscf
-row_updates = updates
-row_sums = updates.sum_rows
+row_sums = row_updates.sum_rows
 precisions: tuple[str, ...] = PRECISIONS
 
 

@@ -63,8 +63,6 @@ def sizes_of(q, FORM: tl.constexpr):
         w_im = tl.abs(q.w_im)
         vanishes |= (w_im > 0.0) & (w_im < LEAST_NORMAL)
         w += w_im
-    w = tl.where(vanishes, float("inf"), w)
-    if FORM.planes == 2:
         size = tl.abs(q.re) + tl.abs(q.im)
         move = size * a
     else:
@@ -76,7 +74,7 @@ def sizes_of(q, FORM: tl.constexpr):
         if FORM.term == SQUARE:
             size = size * size
             move = move * move
-    return size, move, w, a
+    return size, move, tl.where(vanishes, float("inf"), w), a
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])
