@@ -30,7 +30,7 @@ from .arguments import (
     threshold_rows,
 )
 from .pack import rows_at
-from .sweep import HUGE, take
+from .sweep import HUGE, SUM_BLOCK, take
 from .terms import (
     PRODUCT,
     add_term,
@@ -41,8 +41,6 @@ from .terms import (
     pointers_of,
     stored_move,
 )
-
-STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
 
 
 class Decider(NamedTuple):
@@ -99,8 +97,8 @@ def note_bad_in_place(
     bad_query = tl.zeros((Q,), tl.int32)
     bad_row = tl.zeros((C,), tl.int32)
     bad_factor = tl.zeros((C,), tl.int32)
-    for feature in range(0, num_features, STRIDE):
-        k = feature + tl.arange(0, STRIDE)
+    for feature in range(0, num_features, SUM_BLOCK):
+        k = feature + tl.arange(0, SUM_BLOCK)
         mask = (k < num_features)[None, :]
         k = k.to(tl.int64)[None, :]
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float64)
@@ -120,12 +118,12 @@ def sum_in_place(places, views, zeros, m_pair, num_features, FORM: tl.constexpr)
     """Return float32 distances of pairs from unchanged rows, and norms of the candidates.
 
     ``places`` are pointers to rows of queries, candidates and factors; ``zeros`` have the shapes of
-    sums of pairs ``[Q, C, STRIDE]`` and of candidates. Pairs without ``m_pair`` read nothing.
+    sums of pairs ``[Q, C, SUM_BLOCK]`` and of candidates. Pairs without ``m_pair`` read nothing.
     """
     p_q, p_c, p_f = places
     total, norm = zeros
-    for feature in range(0, num_features, STRIDE):
-        k = feature + tl.arange(0, STRIDE)
+    for feature in range(0, num_features, SUM_BLOCK):
+        k = feature + tl.arange(0, SUM_BLOCK)
         mask = m_pair & (k < num_features)[None, None, :]
         k = k.to(tl.int64)[None, None, :]
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
@@ -163,7 +161,7 @@ def sweep_in_place(
     bias = tl.zeros((C,), tl.float32)
     if FORM.has_bias:
         bias = load_as(views.bias.ptr + row * views.bias.step, None, tl.float32)
-    zeros = tl.zeros((Q, C, STRIDE), tl.float32), tl.zeros((1, C, STRIDE), tl.float32)
+    zeros = tl.zeros((Q, C, SUM_BLOCK), tl.float32), tl.zeros((1, C, SUM_BLOCK), tl.float32)
     all_pairs = tl.full((1, 1, 1), True, tl.int1)
     distance, norm = sum_in_place(places, views, zeros, all_pairs, num_features, FORM)
     above = tl.reshape(norm, (C,))

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from .arguments import NO_NORM, Views, find_last_not_above, load_as
-from .in_place import STRIDE, sum_in_place
-from .sweep import classify
+from .in_place import sum_in_place
+from .sweep import SUM_BLOCK, classify
 from .terms import pointers_of
 from .thresholds import Limits, limits_of, margin_of, norms_of
 
@@ -67,7 +67,7 @@ def count_known(
 
     p_q, p_c, p_f = pointers_of(views, query, candidate, FORM)
     places = p_q[:, None, None], p_c[:, None, None], p_f[:, None, None]
-    zero = tl.zeros((_PAIRS, 1, STRIDE), tl.float32)
+    zero = tl.zeros((_PAIRS, 1, SUM_BLOCK), tl.float32)
     m_pair = keep[:, None, None]
     sums = sum_in_place(places, views, (zero, zero), m_pair, num_features, FORM)
     distance = tl.reshape(sums[0], (_PAIRS,))

@@ -29,7 +29,7 @@ from .arguments import (
 from .moves import FAR, NEAR, NEAREST, STILL
 from .terms import PRODUCT, Candidate, Query, add_term, distance_of
 
-# features per short accumulator; bounds.py counts folds by this number
+# features per short accumulator, also of rows in place; bounds.py counts folds by this number
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
 

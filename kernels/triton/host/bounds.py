@@ -15,11 +15,12 @@ import math
 from typing import NamedTuple
 
 from ...scores import Score, Term
+from ..device import sweep
 from ..device.arguments import Norm
 from .views import term_of
 
 UNIT = 2.0**-24
-SUM_BLOCK = 64  # same number as in device/sweep.py and known.py
+SUM_BLOCK: int = sweep.SUM_BLOCK.value
 SQRT_ERROR = 2.0**-22
 ROUND_UP = 1 + 16 * UNIT  # an error is rounded four times in float32: (1 - u)**-4 < 1 + 16 u
 SCALE_ULPS = 4  # a scaled candidate errs by 3 u of the query and 4 u of the difference

@@ -56,13 +56,6 @@ def test_importing_the_backend_does_not_import_triton() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
 
 
-def test_the_sums_are_as_short_as_the_bound_says() -> None:
-    from kgfast.kernels.triton.device import in_place, sweep
-    from kgfast.kernels.triton.host import bounds
-
-    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == in_place.STRIDE.value == 64
-
-
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_is_known_by_its_facts(name) -> None:
     from kgfast.kernels.triton.host import bounds, views
