@@ -9,7 +9,7 @@ Cost model: a canonical sine and cosine for every number of a query, 1/N of a sw
 import triton
 import triton.language as tl
 
-from .arguments import note_bad_rows, query_planes
+from .arguments import note_bad_rows
 from .pack import FEATURES, ROWS, rows_at
 from .terms import (
     LEAST_NORMAL,
@@ -28,12 +28,13 @@ def pack_moved(
     lanes,  # lanes of queries
     count,
     num_features,
-    p_out,  # [tiles][num_features][planes][LANES]
+    p_out,  # [tiles][num_features][planes][lanes of a panel]
+    PANEL: tl.constexpr,
     FORM: tl.constexpr,
-    LANES: tl.constexpr,
 ):
     """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat the row."""
-    TOTAL: tl.constexpr = query_planes(FORM)
+    TOTAL: tl.constexpr = PANEL.total
+    LANES: tl.constexpr = PANEL.lanes
     o_first = tl.program_id(0) * ROWS
     rows = rows_at(lanes, o_first + tl.arange(0, ROWS), count)
     o_lane = (o_first % LANES) + tl.arange(0, ROWS)

@@ -55,8 +55,7 @@ def pack_parts(
     packed,  # SplitRows
     count,
     num_features,
-    LANES: tl.constexpr,  # lanes of a panel
-    IS_NEGATED: tl.constexpr,
+    PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows, and upper bounds on the norms of the parts.
 
@@ -64,6 +63,8 @@ def pack_parts(
     """
     # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
+    LANES: tl.constexpr = PANEL.lanes
+    IS_NEGATED: tl.constexpr = PANEL.is_negated
     num_steps = (num_features + STEP - 1) // STEP
     lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     rows = rows_at(lanes, lane, count)

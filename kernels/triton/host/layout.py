@@ -1,6 +1,6 @@
 """Host's side of packing: rows laid out in panels, and facts of each lane."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,25 +42,14 @@ def pack_queries(
     not finite.
     """
     planes = operands.query_planes
-    out = _room(operands.queries, selection, width * dim * planes, width)
-    lanes = selection.of(queries_of(operands), status)
+    out = room(operands.queries, selection.size, width, dim * planes)
+    is_negated = not (is_stored or operands.score.monotone)
+    panel = Panel(width, planes, planes, is_negated=is_negated)
+    rows = selection.of(queries_of(operands), status), selection, dim, panel
     if operands.score.is_rscf and not is_stored:
-        launcher.launch(
-            pack_moved,
-            _grid(selection, dim, width),
-            {
-                "lanes": lanes,
-                "count": selection.size,
-                "num_features": dim,
-                "p_out": out,
-                "FORM": form_of(operands.without_bias()),
-                "LANES": width,
-            },
-            num_warps=4,
-        )
+        pack_lanes(pack_moved, *rows, p_out=out, FORM=form_of(operands.without_bias()))
     else:
-        is_negated = not (is_stored or operands.score.monotone)
-        _pack(lanes, selection, dim, Panel(width, planes, planes, is_negated=is_negated), out)
+        pack_lanes(pack, *rows, p_out=out, facts=NO_FACTS)
     return out
 
 
@@ -83,22 +72,19 @@ def pack_candidates(
     facts, norm = described
     planes, total = operands.score.planes, packed_planes(operands)[1]
     if out is None:
-        out = _room(operands.table, selection, width * dim * total, width)
+        out = room(operands.table, selection.size, width, dim * total)
     panel = Panel(width, planes, total, norm.value)
     of_table, of_factor = (None, None) if status is None else (status[:1], status[1:])
     table = selection.of(rows_of(operands.table, operands.score), of_table)
     if operands.factor is None:
-        _pack(table, selection, dim, panel, out, facts)
+        pack_lanes(pack, table, selection, dim, panel, p_out=out, facts=facts)
         return out
-    _pack(table, selection, dim, panel._replace(norm=Norm.NONE.value), out)
+    of_rows = panel._replace(norm=Norm.NONE.value)
+    pack_lanes(pack, table, selection, dim, of_rows, p_out=out, facts=NO_FACTS)
+    factor = selection.of(plane_of(operands.factor), of_factor)
     panel = panel._replace(planes=1, first=planes, is_less_one=facts.ptr is not None)
-    _pack(selection.of(plane_of(operands.factor), of_factor), selection, dim, panel, out, facts)
+    pack_lanes(pack, factor, selection, dim, panel, p_out=out, facts=facts)
     return out
-
-
-def room_for_facts(operands: Operands, count: int, width: int) -> Tensor:
-    """Make memory for the biases and norms of lanes, flat."""
-    return _room(operands.table, Selection(count), 2 * width, width)
 
 
 def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
@@ -111,10 +97,11 @@ def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
         return _query_sizes(operands, dim)
     if not norm:
         return None
-    out = room_for_facts(operands, count, PACK_ROWS)
+    out = room(operands.table, count, PACK_ROWS, 2)
     view, planes = rows_of(operands.queries, operands.score), operands.score.planes
     panel, every = Panel(PACK_ROWS, planes, total=0, norm=norm.value), Selection(count)
-    _pack(every.of(view), every, dim, panel, out, LaneFacts(out, None))
+    facts = LaneFacts(out, None)
+    pack_lanes(pack, every.of(view), every, dim, panel, p_out=out, facts=facts)
     return out
 
 
@@ -142,34 +129,25 @@ def _query_sizes(operands: Operands, dim: int) -> Tensor:
     return sizes
 
 
-def _room(like: Tensor, selection: Selection, floats: int, width: int) -> Tensor:
-    """Make memory for a number of floats per panel."""
-    return like.new_empty(-(-selection.size // width) * floats, dtype=torch.float32)
+def room(like: Tensor, count: int, width: int, floats: int) -> Tensor:
+    """Make memory for a number of floats of each lane, in whole panels of a width, flat."""
+    return like.new_empty(-(-count // width) * width * floats, dtype=torch.float32)
 
 
-def _grid(selection: Selection, features: int, width: int) -> tuple[int, int]:
-    return -(-selection.size // width) * (width // PACK_ROWS), -(-features // PACK_FEATURES)
-
-
-def _pack(
-    lanes: Lanes,
-    selection: Selection,
-    features: int,
-    panel: Panel,
-    out: Tensor,
-    facts: LaneFacts = NO_FACTS,
+def pack_lanes(
+    kernel: Any, lanes: Lanes, selection: Selection, features: int, panel: Panel, **others: Any
 ) -> None:
-    rows, parts = _grid(selection, features, panel.lanes)
+    """Launch a kernel that packs lanes; a program takes all features if these have a norm."""
+    panels = -(-selection.size // panel.lanes)
     launcher.launch(
-        pack,
-        (rows, 1 if panel.norm else parts),
+        kernel,
+        (panels * (panel.lanes // PACK_ROWS), 1 if panel.norm else -(-features // PACK_FEATURES)),
         {
             "lanes": lanes,
             "count": selection.size,
             "num_features": features,
-            "p_out": out,
-            "facts": facts,
             "PANEL": panel,
+            **others,
         },
         num_warps=4,
     )

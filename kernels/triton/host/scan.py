@@ -167,7 +167,7 @@ class Scan:
         status = None if status is None else status[1:]
         if self.rows == "split":
             return split.pack(operands.table, selection, self.dim, width, status=status, bias=bias)
-        room = layout.room_for_facts(operands, size, width)
+        room = layout.room(operands.table, size, width, 2)
         described, rows = (LaneFacts(room, bias), self.bound.norm), (operands, selection, self.dim)
         return layout.pack_candidates(*rows, width, status=status, described=described), room
 

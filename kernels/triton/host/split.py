@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..device.arguments import Norm, Vector
-from ..device.pack import PACK_ROWS
+from ..device.pack import Panel
 from ..device.split_sweep import (
     SPLIT_FEATURES,
     SPLIT_NORMS,
@@ -27,7 +27,7 @@ from . import bounds
 from . import launch as launcher
 from .bounds import ErrorBound
 from .configs import CropTile
-from .layout import Selection
+from .layout import Selection, pack_lanes
 from .views import plane_of
 
 CUT = 3 * bounds.UNIT  # error of one product, relative to the largest addend: twice 1.5 units
@@ -125,18 +125,7 @@ def pack(
         None if is_whole else rows.new_empty(numbers, dtype=torch.bfloat16),
         rows.new_empty(panels, _TERMS, width, dtype=torch.float32),
     )
-    launcher.launch(
-        pack_parts,
-        (panels * (width // PACK_ROWS),),
-        {
-            "lanes": selection.of(plane_of(rows), status),
-            "bias": bias,
-            "packed": packed,
-            "count": selection.size,
-            "num_features": dim,
-            "LANES": width,
-            "IS_NEGATED": is_negated,
-        },
-        num_warps=4,
-    )
+    panel = Panel(width, 1, 0, Norm.EUCLIDEAN.value, is_negated=is_negated)
+    lanes = selection.of(plane_of(rows), status)
+    pack_lanes(pack_parts, lanes, selection, dim, panel, bias=bias, packed=packed)
     return packed
