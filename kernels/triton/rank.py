@@ -7,6 +7,7 @@ waits once, for the checks of the input and the sizes of all bands. Pairs that a
 are then swept again in smaller pieces.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 
 import torch
@@ -45,7 +46,9 @@ def rank_counts(
         if len(targets):
             known = Known(known.indptr.contiguous(), known.indices.contiguous())
             call = targets.contiguous(), known, targets.new_empty(2, configs.BAND_PAIRS)
-            scores = [None] * len(counts) if target_scores is None else target_scores.unbind()
+            scores: Sequence[Tensor | None] = [None] * len(counts)
+            if target_scores is not None:
+                scores = target_scores.contiguous().unbind()
             rankings = [
                 _Ranking(Scan(operands, dim, arch), call, *of_crop)
                 for dim, *of_crop in zip(operands.crops, counts, scores, strict=True)
