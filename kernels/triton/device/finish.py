@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 
 from .arguments import load_as
-from .softplus import LOWEST
 
 FINISHED_ROWS, SCALED = 16, 4096  # rows or numbers of a program
 _TILES: tl.constexpr = tl.constexpr(32)  # tiles with sums that are added at once
+LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
 
 
 class Totals(NamedTuple):

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 
 from .arguments import load_as
-from .finish import is_last, sum_of_programs
-from .softplus import LOWEST, softplus_of, weight_of
+from .finish import LOWEST, is_last, sum_of_programs
+from .losses import log1p_of
 
 
 class RowScores(NamedTuple):
@@ -64,6 +64,19 @@ class ScoreGradients(NamedTuple):
     grad: Any  # gradient of the losses of rows, or of one loss
     grad_step: int
     grad_positive: Any  # [B], for a pool; None for lists, where the positives are the first column
+
+
+@triton.jit
+def softplus_of(x):
+    """Return ``log(1 + exp(x))``; NaN for NaN."""
+    return tl.where(x < 0.0, 0.0, x) + log1p_of(tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def weight_of(x, peak, alpha):
+    """Return ``exp(alpha (x - peak))``; a difference below float32 is clamped, NaN stays."""
+    below = x - peak
+    return tl.exp(alpha * tl.where(below < LOWEST, LOWEST, below))
 
 
 @triton.jit
