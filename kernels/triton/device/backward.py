@@ -3,7 +3,7 @@
 A list holds the pairs of a query, or of a row of the table, in the order of the index. Each pair
 stands in two lists, and is computed for both. A pull of both sides at once (pull.py) would write as
 much for the other side's rows as is gathered, and would have to sort this. Lists are cut into
-pieces of bounded length, so that one hot id is many programs; parts.py adds the pieces of a row. A
+pieces of bounded length, so that one hot id is many programs; add_parts adds the pieces of a row. A
 sum stays in its lane to the end: no atomics, a fixed order. Slopes of the other side, and sums that
 are never stored, are dropped by the compiler.
 

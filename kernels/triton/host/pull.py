@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
-from ..device import parts as summing
 from ..device import pull as kernels
 from ..device.arguments import RowView
-from ..device.pull import Pulled, PullTile
+from ..device.pull import PartTile, Pulled, PullTile
 from . import launch as launcher
 from .configs import MAX_GRID
 from .views import form_of, plane_of, queries_of, rows_of, views_of
@@ -70,11 +69,11 @@ def add_parts(
     """Write the sums of parts into a gradient, or add to the gradient.
 
     ``sizes`` are those of rows, parts and features; a ``tile`` of the parts has planes and features
-    of a row. With ``first``, parts have one row each (device/parts.py).
+    of a row. With ``first``, parts have one row each (device/pull.py).
     """
     rows, count, width = sizes
     launcher.launch(
-        summing.add_parts,
+        kernels.add_parts,
         (rows, -(-width // _COLUMNS)),
         {
             "p_parts": parts,
@@ -83,7 +82,7 @@ def add_parts(
             "num_parts": count,
             "num_features": width,
             "features": tile[1],
-            "TILE": summing.PartTile(tile[0], _COLUMNS, adds),
+            "TILE": PartTile(tile[0], _COLUMNS, adds),
         },
         num_warps=4,
     )
