@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from .arguments import RowView, Vector, load_as
-from .pull import narrow
+from .pull import put
 
 
 class Product(NamedTuple):
@@ -169,6 +169,4 @@ def multiply_slopes(
     p_grad = grad.ptr + row[:, None] * aligned(grad.row, TILE.multiple)
     p_grad += feature.to(tl.int64)[None, :] * grad.step
     mask = m_row[:, None] & m_feature[None, :]
-    if TILE.adds:
-        total += tl.load(p_grad, mask=mask, other=0.0).to(tl.float32)
-    tl.store(p_grad, narrow(total, grad.ptr.dtype.element_ty), mask=mask)
+    put(p_grad, total, mask, TILE.adds)

@@ -216,7 +216,4 @@ def add_parts(
                     p_part += per_part
                 total += block
                 start = stop
-            p_plane = p_grad + plane_at(grad, plane)
-            if TILE.adds:
-                total += tl.load(p_plane, mask=mask, other=0.0).to(tl.float32)
-            tl.store(p_plane, narrow(total, grad.ptr.dtype.element_ty), mask=mask)
+            put(p_grad + plane_at(grad, plane), total, mask, TILE.adds)
