@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..labels import LossNeed
 from ..operands import Operands, Prepared
-from .device.losses import RowLabels, TileLoss, TileResults, Variant, tile_losses
+from .device.losses import RowLabels, TileResults, Variant, tile_losses
 from .device.score_tiles import ScorePanels
 from .host import configs
 from .host.gradients import TOTAL_BYTES
@@ -71,7 +71,7 @@ class Distances:
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
 
-    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> None:
         """Pack the chunk, and the queries once if these fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self.tile
         dim, count = part.num_features, len(part.table)
@@ -90,7 +90,7 @@ class Distances:
                 rows=ScorePanels(self._packed, panels, bias_of(part)),
                 labels=labels._replace(row=rows.start),
                 result=result,
-                VARIANT=Variant(form_of(self._operands), self.tile, loss),
+                VARIANT=Variant(form_of(self._operands), self.tile),
             )
 
     def pulled(self, chunk: slice) -> Operands:
@@ -130,12 +130,12 @@ class ProductTiles:
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
 
-    def score(self, chunk: slice, labels: RowLabels, result: TileResults, loss: TileLoss) -> None:
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> None:
         """Multiply operands in place, or rounded operands."""
         part, rows = self._operands.of_rows(chunk), self._rows(chunk)
         if self._room is not None:
             rows[:, : part.num_features].copy_(part.table)
-        variant = Variant(form_of(part), self.tile, loss, self._products.product)
+        variant = Variant(form_of(part), self.tile, self._products.product)
         into = {"labels": labels, "result": result, "VARIANT": variant}
         self._products.launch(tile_losses, rows, bias_of(part), into)
 

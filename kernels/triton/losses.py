@@ -20,8 +20,8 @@ from ..losses import Losses, LossPlan
 from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
-from .device.finish import FINISHED_ROWS, SCALED, Finish, Totals
-from .device.losses import FACTS, LABELS, TileLoss, TileResults
+from .device.finish import FINISHED_ROWS, SCALED, Totals
+from .device.losses import FACTS, LABELS, TileResults
 from .host import launch as launcher
 from .host.gradients import add_gradients
 from .host.pull import RowSums, SlopeFactors
@@ -193,15 +193,14 @@ class _Sweep:
     ) -> None:
         """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
         self.operands, self.labels, self.need, self._arch = operands, labels, need, arch
-        loss = TileLoss(labels.status is None, told is not None, any(need), need.bias)
-        self.loss = loss
+        is_softmax = labels.indptr is None
         self.tiles = tiles_of(operands, arch, need)
         queries, table = operands.queries, operands.table
         self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
         self.of_queries: Tensor | None = None
         if need.queries:
             self.of_queries = queries.new_empty(queries.shape, dtype=torch.float32)
-        (count, lanes), parts = (len(queries), self.tiles.tile.lanes), 3 if loss.is_softmax else 2
+        (count, lanes), parts = (len(queries), self.tiles.tile.lanes), 3 if is_softmax else 2
         self._capacity = max(1, SUM_BYTES // (4 * parts * count))
         width = min(self.tiles.width, self._capacity * lanes)
         self._chunks = [
@@ -209,12 +208,12 @@ class _Sweep:
         ]
         row = -(-min(width, len(table)) // 16) * 16
         of_slopes = torch.bfloat16 if operands.precision == "bf16" else torch.float32
-        slopes = queries.new_empty(count, row, dtype=of_slopes) if loss.has_slopes else None
+        slopes = queries.new_empty(count, row, dtype=of_slopes) if any(need) else None
         sums = None
         if need.bias:
             tiles_of_rows = -(-count // self.tiles.tile.rows)
             sums = queries.new_empty(tiles_of_rows, row, dtype=torch.float32)
-        picked = queries.new_empty(count, dtype=torch.float32) if loss.is_softmax else None
+        picked = queries.new_empty(count, dtype=torch.float32) if is_softmax else None
         self.result = TileResults(None, picked, slopes, row, sums)
         self._totals: Totals | None = None
         if told is None:
@@ -227,7 +226,7 @@ class _Sweep:
             carried=queries.new_empty(parts * count * is_carried, dtype=torch.float64),
             rows=queries.new_empty(count, dtype=torch.float32),
             linear=queries.new_empty(count, dtype=torch.float64),
-            logsumexp=queries.new_empty(count, dtype=torch.float64) if loss.is_softmax else None,
+            logsumexp=queries.new_empty(count, dtype=torch.float64) if is_softmax else None,
             sums=self._sums,
             picked=picked,
             num_candidates=len(table),
@@ -241,7 +240,7 @@ class _Sweep:
         for chunk in self._chunks:
             room = None if self._totals is None else self._room(self._tiles_of(chunk))
             labels = self.labels._replace(first=chunk.start)
-            self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
+            self.tiles.score(chunk, labels, self.result._replace(sums=room))
             self._pull(chunk)
         if self._totals is not None:
             self._finish(is_last=True)
@@ -289,7 +288,8 @@ class _Sweep:
                 "totals": self._totals,
                 "num_tiles": self._used,
                 "num_queries": self.operands.num_queries,
-                "FINISH": Finish(self.loss.is_softmax, self._has_earlier, is_last, FINISHED_ROWS),
+                "HAS_EARLIER": self._has_earlier,
+                "IS_LAST": is_last,
             },
             num_warps=4,
         )

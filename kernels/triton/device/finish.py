@@ -12,6 +12,7 @@ import triton.language as tl
 from .arguments import load_as
 
 FINISHED_ROWS, SCALED = 16, 4096  # rows or numbers of a program
+_ROWS: tl.constexpr = tl.constexpr(FINISHED_ROWS)
 _TILES: tl.constexpr = tl.constexpr(32)  # tiles with sums that are added at once
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)  # the lowest finite float32
 
@@ -36,15 +37,6 @@ class Totals(NamedTuple):
     num_candidates: int = 0
     bias: Any = None  # [N], for a softmax. No Vector, as in losses.RowLabels
     bias_step: int = 0
-
-
-class Finish(NamedTuple):
-    """Constants for which the kernel is compiled."""
-
-    is_softmax: bool
-    has_earlier: bool  # sums of earlier tiles are carried
-    is_last: bool  # no tiles follow
-    rows: int  # rows of a program
 
 
 @triton.jit
@@ -106,12 +98,17 @@ def add_rows(totals, part, num_programs):
 
 
 @triton.jit(do_not_specialize=["num_tiles", "num_queries"])
-def finish(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
+def finish(
+    labels,
+    totals,
+    num_tiles,
+    num_queries,
+    HAS_EARLIER: tl.constexpr,  # sums of earlier tiles are carried
+    IS_LAST: tl.constexpr,  # no tiles follow
+):
     """Add the tiles' sums to the earlier sums; after the last tiles, make the rows' losses."""
-    ROWS: tl.constexpr = FINISH.rows
-    IS_SOFTMAX: tl.constexpr = FINISH.is_softmax
-    HAS_EARLIER: tl.constexpr = FINISH.has_earlier
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    IS_SOFTMAX: tl.constexpr = labels.indptr is None
+    row = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     m_row = row < num_queries
     PARTS: tl.constexpr = 3 if IS_SOFTMAX else 2
     p_carried = totals.carried + row
@@ -132,7 +129,7 @@ def finish(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
         linear += tl.load(p_carried + (PARTS - 1) * num_queries, mask=m_row, other=0.0)
         if not IS_SOFTMAX:
             loss += tl.load(p_carried, mask=m_row, other=0.0)
-    if FINISH.is_last:
+    if IS_LAST:
         is_bad = (tl.abs(linear) < float("inf")) == 0
         if IS_SOFTMAX:
             tl.store(totals.logsumexp + row, loss, mask=m_row)
@@ -152,7 +149,7 @@ def finish(labels, totals, num_tiles, num_queries, FINISH: tl.constexpr):
         tl.store(totals.linear + row, linear, mask=m_row)
         tl.store(totals.status + tl.program_id(0), tl.max((is_bad & m_row).to(tl.int64), 0))
         if totals.total is not None:
-            add_rows(totals, tl.sum(tl.where(m_row, loss, 0.0), 0), tl.cdiv(num_queries, ROWS))
+            add_rows(totals, tl.sum(tl.where(m_row, loss, 0.0), 0), tl.cdiv(num_queries, _ROWS))
     else:
         tl.store(p_carried, peak if IS_SOFTMAX else loss, mask=m_row)
         if IS_SOFTMAX:

@@ -37,21 +37,11 @@ _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
 _MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
 
 
-class TileLoss(NamedTuple):
-    """Results that a kernel makes of scores; a constant."""
-
-    is_softmax: bool
-    has_sums: bool
-    has_slopes: bool
-    has_bias_sums: bool = False
-
-
 class Variant(NamedTuple):
     """Constants for which a kernel of losses is compiled."""
 
     form: Form
     tile: Any  # CropTile, or the TileShape of a product
-    loss: TileLoss
     product: Product | None = None
 
 
@@ -84,11 +74,12 @@ class RowLabels(NamedTuple):
 class TileResults(NamedTuple):
     """Memory for the results of a tile."""
 
-    sums: Any  # [tiles][2, or 3 of a softmax][B] loss, linear; peak, mass, linear
+    # [tiles][2, or 3 of a softmax][B] loss, linear; peak, mass, linear; None: not needed
+    sums: Any
     picked: Any  # [B] scores of the targets of a softmax
-    slopes: Any  # [B][row]
+    slopes: Any  # [B][row]; None: not needed
     row: int
-    bias_sums: Any  # [tiles of rows][row]
+    bias_sums: Any  # [tiles of rows][row]; None: not needed
 
 
 @triton.jit
@@ -174,7 +165,7 @@ def finite_or_bad(bias):
 
 
 @triton.jit
-def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
+def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
     """Store sums of a tile's binary cross entropies; return slopes, or junk if not needed.
 
     ``scores`` are those of the tile, their sums of rows, or junk if not needed, and a mask of
@@ -187,14 +178,14 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: t
     every = labels.every
     positive = labels.positive
     e = tl.exp2(tl.abs(x) * _MINUS_LOG2_E)
-    if LOSS.has_sums:
+    if result.sums is not None:
         term = tl.maximum(x, 0.0) + log1p_of(e)
         total = sum_rows(tl.where(by_lane(m_lane, TILE), term, 0.0), TILE)
         store_sums(result.sums, row, num_queries, 1, linear, 2)
         if every != 0.0:
             total -= every * linear
     slope = x
-    if LOSS.has_slopes:
+    if result.slopes is not None:
         weight = weights_of(labels, row, row < num_queries)
         root = tl.rsqrt(1.0 + e)  # one slot, where a quotient has six
         share = root * root
@@ -204,19 +195,19 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: t
     key = key_at(labels.keys, place, num_keys)
     while tl.max((key < stop).to(tl.int32)) > 0:
         hit = is_positive(labels.keys, place, key, start, stop, TILE)
-        if LOSS.has_sums:
+        if result.sums is not None:
             total -= positive * sum_rows(tl.where(hit, x, 0.0), TILE)
-        if LOSS.has_slopes:
+        if result.slopes is not None:
             slope = tl.where(hit, slope - by_row(weight, TILE), slope)
         place += 1
         key = key_at(labels.keys, place, num_keys)
-    if LOSS.has_sums:
+    if result.sums is not None:
         store_sums(result.sums, row, num_queries, 0, total, 2)
     return slope
 
 
 @triton.jit
-def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl.constexpr):
+def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr):
     """Do :func:`logistic_of` for the softmax: peaks, masses and sums, and scores of targets."""
     x, linear, m_lane = scores
     row = rows_of_tile(labels, TILE)
@@ -226,7 +217,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
     target = tl.where((target >= 0) & (target < TILE.lanes), target, -1).to(tl.int32)
     is_target = by_lane(lanes_in_tile(TILE), TILE) == by_row(target, TILE)
     slope = x
-    if LOSS.has_sums:
+    if result.sums is not None:
         store_sums(result.sums, row, num_queries, 2, linear, 3)
         p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
         tl.store(p_picked, x, mask=is_target)
@@ -235,7 +226,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr, LOSS: tl
         mass = sum_rows(tl.exp(x - by_row(peak, TILE)), TILE)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
         store_sums(result.sums, row, num_queries, 1, mass, 3)
-    if LOSS.has_slopes:
+    if result.slopes is not None:
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         whole = tl.load(labels.logsumexp + row, mask=m_row, other=0.0)
         near = whole.to(tl.float32)
@@ -259,7 +250,6 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     """
     FORM: tl.constexpr = VARIANT.form
     TILE: tl.constexpr = VARIANT.tile
-    LOSS: tl.constexpr = VARIANT.loss
     num_queries, num_candidates = sizes
     row = rows_of_tile(labels, TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
@@ -274,18 +264,18 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
         summed += by_lane(tl.where(labels.every == 0.0, finite_or_bad(own), own), TILE)
         x += by_lane(own, TILE)
     linear = 0.0
-    if LOSS.has_sums:
+    if result.sums is not None:
         linear = sum_rows(tl.where(by_lane(m_lane, TILE), summed, 0.0), TILE)
     scores = x, linear, m_lane
-    if LOSS.is_softmax:
-        slope = softmax_of(scores, labels, result, num_queries, TILE, LOSS)
+    if labels.indptr is None:
+        slope = softmax_of(scores, labels, result, num_queries, TILE)
     else:
-        slope = logistic_of(scores, labels, result, num_queries, TILE, LOSS)
-    if LOSS.has_bias_sums:
+        slope = logistic_of(scores, labels, result, num_queries, TILE)
+    if result.bias_sums is not None:
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row
         tl.store(p_sums + lane, sum_lanes(slope, TILE), mask=m_lane)
-    if LOSS.has_slopes:
+    if result.slopes is not None:
         if FORM.is_root:
             slope = tl.where(raw < 0.0, slope / -raw, 0.0)
         p_row = result.slopes + row.to(tl.int64) * result.row
