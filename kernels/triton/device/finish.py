@@ -88,15 +88,6 @@ def sum_of_programs(p_parts, num_programs):
     return tl.sum(total, 0)
 
 
-@triton.jit
-def add_rows(totals, part, num_programs):
-    """Store this program's part of the total; the last program to do so adds all parts."""
-    tl.store(totals.parts + tl.program_id(0), part)
-    if is_last(totals.finished, num_programs):
-        total = sum_of_programs(totals.parts, num_programs)
-        tl.store(totals.total, total.to(tl.float32))
-
-
 @triton.jit(do_not_specialize=["num_tiles", "num_queries"])
 def finish(
     labels,
@@ -149,7 +140,10 @@ def finish(
         tl.store(totals.linear + row, linear, mask=m_row)
         tl.store(totals.status + tl.program_id(0), tl.max((is_bad & m_row).to(tl.int64), 0))
         if totals.total is not None:
-            add_rows(totals, tl.sum(tl.where(m_row, loss, 0.0), 0), tl.cdiv(num_queries, _ROWS))
+            tl.store(totals.parts + tl.program_id(0), tl.sum(tl.where(m_row, loss, 0.0), 0))
+            if is_last(totals.finished, tl.num_programs(0)):
+                total = sum_of_programs(totals.parts, tl.num_programs(0))
+                tl.store(totals.total, total.to(tl.float32))
     else:
         tl.store(p_carried, peak if IS_SOFTMAX else loss, mask=m_row)
         if IS_SOFTMAX:
