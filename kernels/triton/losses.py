@@ -17,16 +17,15 @@ from torch import Tensor
 
 from ..labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from ..losses import Losses, LossPlan
-from ..operands import Operands
+from ..operands import Gradients, Operands
 from .device import finish as finishing
 from .device import losses as device
 from .device.finish import FINISHED_ROWS, SCALED, Totals
 from .device.losses import FACTS, LABELS, TileResults
 from .host import launch as launcher
-from .host.gradients import add_gradients
-from .host.pull import RowSums, SlopeFactors
 from .host.views import bias_of
 from .loss_tiles import tiles_of
+from .pairwise import fill_gradients
 
 SUM_BYTES = 4 << 20  # bytes of row sums; at least one tile's
 
@@ -263,20 +262,10 @@ class _Sweep:
             torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
         if not (self.need.queries or self.need.table):
             return
-        pulled, blocks, grad = self.tiles.pulled(chunk), self.tiles.blocks, self.of_queries
-        of_rows = None
-        if self.tiles.of_table is not None:
-            of_rows = RowSums(self.tiles.of_table[chunk], is_single=len(blocks) == 1)
-        for rows in blocks:
-            factors = SlopeFactors(0, pulled.num_features, slopes[rows, :count])
-            add_gradients(
-                *(pulled.of_queries(rows), factors, None if grad is None else grad[rows]),
-                *((of_rows, None), self._arch),
-                is_first=not rows.start,
-                adds=chunk.start > 0,
-            )
-        if of_rows is not None:
-            of_rows.finish()
+        pulled, blocks, of_table = self.tiles.pulled(chunk), self.tiles.blocks, self.tiles.of_table
+        into = Gradients(self.of_queries, None if of_table is None else of_table[chunk])
+        grad = slopes[None, :, :count]
+        fill_gradients(into, pulled, grad, blocks, self._arch, adds=chunk.start > 0)
 
     def _finish(self, *, is_last: bool) -> None:
         """Add row sums."""

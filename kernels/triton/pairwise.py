@@ -18,10 +18,10 @@ from .device.arguments import Out
 from .device.score_tiles import ScorePanels, score_tiles
 from .host import configs
 from .host import launch as launcher
-from .host.gradients import add_gradients, over_norms, row_cap, segments
+from .host.gradients import over_norms, row_cap, segments
 from .host.layout import Selection, pack_candidates, pack_queries
 from .host.matmul import Products, precision_of
-from .host.pull import RowSums, blocks_of
+from .host.pull import RowSums, blocks_of, pull
 from .host.views import bias_of, crop_order, form_of, packed_planes
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
@@ -103,30 +103,64 @@ def all_gradients(
         return gradients
     with launcher.serving(operands.table.device) as arch:
         takes_root = operands.score.root and not over_roots
-        for columns, parts in _blocks(operands, grad, takes_root=takes_root):
+        for columns, blocks in _blocks(operands, grad, takes_root=takes_root):
             of_table, of_factor = (
-                None if whole is None else RowSums(whole[columns], is_single=len(parts) == 1)
+                None if whole is None else whole[columns]
                 for whole in (gradients.table, gradients.factor)
             )
-            for rows in parts:
-                of_queries = None if gradients.queries is None else gradients.queries[rows]
-                block = operands.of_queries(rows).of_rows(columns)
-                coefficients = grad[:, rows, columns]
-                if takes_root:
-                    norms = torch.empty_like(coefficients, memory_format=torch.contiguous_format)
-                    fill_scores(norms, block, arch)
-                    coefficients = over_norms(coefficients, norms.neg_())
-                # From the widest crop down: each adds to the coefficients of its own features.
-                for part in segments(coefficients, operands.crops):
-                    add_gradients(
-                        *(block, part, of_queries, (of_table, of_factor), arch),
-                        is_first=not rows.start,
-                        adds=columns.start > 0,
-                    )
-            for of_rows in (of_table, of_factor):
-                if of_rows is not None:
-                    of_rows.finish()
+            fill_gradients(
+                Gradients(gradients.queries, of_table, of_factor),
+                *(operands.of_rows(columns), grad[..., columns], blocks, arch),
+                takes_root=takes_root,
+                adds=columns.start > 0,
+            )
     return gradients
+
+
+def fill_gradients(
+    gradients: Gradients,
+    operands: Operands,
+    grad: Tensor,
+    blocks: list[slice],
+    arch: int,
+    *,
+    adds: bool,
+    takes_root: bool = False,
+) -> None:
+    """Write the gradients of table and factor, given those of scores ``[C, B, N]`` without a bias.
+
+    The queries, in ``blocks``, have a gradient that is added to if ``adds``, else written. With
+    ``takes_root``, scores are roots that did not divide ``grad``.
+    """
+    of_table, of_factor = (
+        None if rows is None else RowSums(rows, is_single=len(blocks) == 1)
+        for rows in (gradients.table, gradients.factor)
+    )
+    for rows in blocks:
+        of_queries = None if gradients.queries is None else gradients.queries[rows]
+        block, coefficients = operands.of_queries(rows), grad[:, rows]
+        if takes_root:
+            norms = torch.empty_like(coefficients, memory_format=torch.contiguous_format)
+            fill_scores(norms, block, arch)
+            coefficients = over_norms(coefficients, norms.neg_())
+        is_first = not rows.start
+        # From the widest crop down: each adds to the coefficients of its own features.
+        for slopes in segments(coefficients, operands.crops):
+            if operands.score.monotone:
+                of_rows = of_table, of_factor
+                pull(block, slopes, of_queries, of_rows, arch, is_first=is_first, adds=adds)
+                continue
+            low, high, coefficient = slopes
+            left, right = block.queries[:, low:high], block.table[:, low:high]
+            products = Products(left, right, precision_of(operands, arch), arch)
+            if of_queries is not None:
+                products.add_queries(coefficient, right, of_queries[:, low:high], adds=adds)
+            if of_table is not None:
+                into = of_table.target(1)[:, low:high]
+                products.multiply(coefficient, left, into, splits=0, adds=not is_first)
+    for sums in (of_table, of_factor):
+        if sums is not None:
+            sums.finish()
 
 
 def _blocks(

@@ -10,8 +10,7 @@ from ...operands import Operands
 from ..device import backward as kernels
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
-from .matmul import Products, precision_of
-from .pull import RowSums, SlopeFactors, add_parts, pull
+from .pull import SlopeFactors, add_parts
 from .views import form_of, plane_of, rows_of, views_of
 
 TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
@@ -45,34 +44,6 @@ def row_cap(operands: Operands) -> int:
         if rows is not None and rows.dtype != torch.float32:
             caps.append(max(1, TOTAL_BYTES // (4 * rows.shape[1])))
     return min(caps)
-
-
-def add_gradients(
-    operands: Operands,
-    slopes: SlopeFactors,
-    grad: Tensor | None,
-    of_rows: tuple[RowSums | None, RowSums | None],
-    arch: int,
-    *,
-    is_first: bool,
-    adds: bool,
-) -> None:
-    """Add the gradients of a block, all pairs of queries and candidates, without a bias.
-
-    The gradient of queries, float32, is added to if ``adds``, else written; ``of_rows`` are those
-    of table and factor. ``is_first`` marks the first block of the candidates.
-    """
-    low, high, coefficient = slopes
-    if operands.score.monotone:
-        pull(operands, slopes, grad, of_rows, arch, is_first=is_first, adds=adds)
-        return
-    queries, rows = operands.queries[:, low:high], operands.table[:, low:high]
-    products = Products(queries, rows, precision_of(operands, arch), arch)
-    if grad is not None:
-        products.add_queries(coefficient, rows, grad[:, low:high], adds=adds)
-    if of_rows[0] is not None:
-        total, adds = of_rows[0].target(1, is_first=is_first)
-        products.multiply(coefficient, queries, total[:, low:high], splits=0, adds=adds)
 
 
 class ListGradients:

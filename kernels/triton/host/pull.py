@@ -42,14 +42,14 @@ class RowSums:
         self._is_direct = grad.dtype == torch.float32 or is_single
         self._sums = grad[None]
 
-    def target(self, splits: int, *, is_first: bool) -> tuple[Tensor, bool]:
-        """Return ``[R, G]``, the first of the splits, and whether a pull adds to it."""
+    def target(self, splits: int) -> Tensor:
+        """Return ``[R, G]``, the first of the splits."""
         if not self.splits:
             self.splits, self._is_direct = splits, self._is_direct and splits == 1
             if not self._is_direct:
                 shape = splits, *self._grad.shape
                 self._sums = self._grad.new_zeros(shape, dtype=torch.float32)
-        return self._sums[0], not is_first
+        return self._sums[0]
 
     def finish(self) -> None:
         """Bring the sums into the gradient, in the gradient's dtype."""
@@ -124,13 +124,9 @@ def pull(
     if grad is not None:
         shape = ranges, tiles, count, planes, tile.features
         partial = coefficient.new_empty(shape, dtype=torch.float32)
-    targets: list[Tensor | None] = [None, None]
-    adds_to_rows = False
-    for i, of_rows in enumerate(rows):
-        if of_rows is not None:
-            splits = of_rows.splits or splits
-            targets[i], adds_to_rows = of_rows.target(splits, is_first=is_first)
-    table, factor = targets
+    needed = [of_rows for of_rows in rows if of_rows is not None]
+    splits = max((of_rows.splits for of_rows in needed), default=0) or splits
+    table, factor = (None if of_rows is None else of_rows.target(splits) for of_rows in rows)
     launcher.launch(
         kernels.pull,
         (tiles, ranges, splits),
@@ -148,7 +144,7 @@ def pull(
             "first_feature": low,
             "last_feature": high,
             "FORM": form_of(operands),
-            "TILE": tile._replace(of_queries=grad is not None, adds=adds_to_rows),
+            "TILE": tile._replace(of_queries=grad is not None, adds=bool(needed) and not is_first),
         },
         num_warps=1,
         **launcher.capped(255, arch),
