@@ -78,7 +78,6 @@ class FusedNegatives:
                 (programs,),
                 {
                     "scores": _scores(operands, loss, made),
-                    "facts": _facts(made, loss),
                     "ends": device.Ends(
                         made.loss,
                         masses.new_empty(2, programs, dtype=torch.float64) if reduced else None,
@@ -145,11 +144,6 @@ def _scores(operands: Operands, loss: NegativeLoss, made: NegativeRows) -> devic
         0 if mask is None else mask.stride(0),
         0 if mask is None else mask.stride(1),
         float(loss.parameter),
-    )
-
-
-def _facts(made: NegativeRows, loss: NegativeLoss) -> device.RowFacts:
-    return device.RowFacts(
         made.positive,
         made.peaks,
         made.masses,
@@ -180,7 +174,6 @@ def _slopes(
         (-(-width // SLOPE_TILE.lanes) * blocks,),
         {
             "scores": _scores(operands, loss, made),
-            "facts": _facts(made, loss),
             "slopes": device.ScoreGradients(
                 slopes, row, sums, grad, grad.stride(0), None if is_listed else of_positive
             ),

@@ -22,7 +22,10 @@ from .losses import log1p_of
 
 
 class RowScores(NamedTuple):
-    """Scores of negatives; no views, since Triton 3.6 loses the members of nested tuples."""
+    """Scores of negatives, and results of their rows, which the slopes need.
+
+    No views, since Triton 3.6 loses the members of nested tuples.
+    """
 
     raw: Any  # [B][row] before the bias
     row: int
@@ -33,11 +36,6 @@ class RowScores(NamedTuple):
     mask_row: int
     mask_step: int
     parameter: float  # alpha, or the margin
-
-
-class RowFacts(NamedTuple):
-    """Results of rows, which the slopes need."""
-
     positive: Any  # [B] scores of the positives
     peaks: Any  # [B] highest scores; for a margin the number of negatives over it
     masses: Any  # [B] sums of weights, or numbers of negatives
@@ -109,7 +107,6 @@ def load_scores(scores, row, column, num_queries, num_columns):
 @triton.jit(do_not_specialize=["num_queries", "num_columns"])
 def negative_rows(
     scores,
-    facts,
     ends,
     num_queries,
     num_columns,  # of a list with the positive
@@ -123,12 +120,12 @@ def negative_rows(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = row < num_queries
     if scores.index is None:
-        positive = tl.load(facts.positive + row, mask=m_row, other=0.0)
+        positive = tl.load(scores.positive + row, mask=m_row, other=0.0)
     else:
         first = tl.arange(0, 1)
         own = load_scores(scores, row, first, num_queries, num_columns)
         positive = tl.sum(own[1], 1)
-        tl.store(facts.positive + row, positive, mask=m_row)
+        tl.store(scores.positive + row, positive, mask=m_row)
     peak = tl.zeros((ROWS,), tl.float32)
     if FORMULA == "nssa":
         peak += LOWEST
@@ -162,16 +159,16 @@ def negative_rows(
     if FORMULA == "nssa":
         loss = tl.where(mass == 0.0, 0.0, total / mass)  # 0 if no negative takes part
     is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)
-    tl.store(facts.peaks + row, peak, mask=m_row)
-    tl.store(facts.masses + row, mass.to(tl.float32), mask=m_row)
+    tl.store(scores.peaks + row, peak, mask=m_row)
+    tl.store(scores.masses + row, mass.to(tl.float32), mask=m_row)
     tl.store(ends.status + tl.program_id(0), tl.max(is_bad.to(tl.int64), 0))
     if FORMULA != "margin":
         loss += softplus_of(-positive)
     if FORMULA == "nssa":
         loss *= 0.5
     counted = mass
-    if facts.weights is not None:
-        counted = tl.load(facts.weights + row, mask=m_row, other=0.0).to(tl.float64)
+    if scores.weights is not None:
+        counted = tl.load(scores.weights + row, mask=m_row, other=0.0).to(tl.float64)
         loss *= counted
     if ends.parts is None:
         tl.store(ends.loss + row, loss.to(tl.float32), mask=m_row)
@@ -189,13 +186,12 @@ def negative_rows(
             scale = 1.0 / divisor
             mean = scale * sum_of_programs(ends.parts, num_programs)
             tl.store(ends.loss, mean.to(tl.float32))
-            tl.store(facts.scale, scale.to(tl.float32))
+            tl.store(scores.scale, scale.to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_columns"])
 def negative_slopes(
     scores,
-    facts,
     slopes,
     num_queries,
     num_columns,
@@ -212,22 +208,22 @@ def negative_slopes(
     m_row = row < num_queries
     raw, x, valid, used = load_scores(scores, row, column, num_queries, num_columns)
     grad = load_as(slopes.grad + row.to(tl.int64) * slopes.grad_step, m_row, tl.float32)
-    if facts.weights is not None:
-        grad *= tl.load(facts.weights + row, mask=m_row, other=0.0)
-    if facts.scale is not None:
-        grad *= tl.load(facts.scale)
-    positive = tl.load(facts.positive + row, mask=m_row, other=0.0)
+    if scores.weights is not None:
+        grad *= tl.load(scores.weights + row, mask=m_row, other=0.0)
+    if scores.scale is not None:
+        grad *= tl.load(scores.scale)
+    positive = tl.load(scores.positive + row, mask=m_row, other=0.0)
     if FORMULA == "nssa":
         grad *= 0.5
     if FORMULA == "margin":
         is_over = scores.parameter - positive[:, None] + x > 0.0
         slope = tl.where(is_over, grad[:, None], 0.0)
-        own = -grad * tl.load(facts.peaks + row, mask=m_row, other=0.0)
+        own = -grad * tl.load(scores.peaks + row, mask=m_row, other=0.0)
     else:
         scale = grad[:, None]
         if FORMULA == "nssa":
-            peak = tl.load(facts.peaks + row, mask=m_row, other=0.0)
-            share = grad / tl.load(facts.masses + row, mask=m_row, other=1.0)
+            peak = tl.load(scores.peaks + row, mask=m_row, other=0.0)
+            share = grad / tl.load(scores.masses + row, mask=m_row, other=1.0)
             scale = share[:, None] * weight_of(x, peak[:, None], scores.parameter)
         slope = scale / (1.0 + tl.exp(-x))
         own = -grad / (1.0 + tl.exp(positive))
