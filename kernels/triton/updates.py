@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..backend import AdagradStep, AdamStep
 from .device.arguments import TileShape
-from .device.updates import AdamNumbers, GradientRows, update_adagrad, update_adam
+from .device.updates import GradientRows, update_adagrad, update_adam
 from .device.updates import sum_rows as sum_kernel
 from .host import launch as launcher
 
@@ -23,15 +23,10 @@ SUMMED_ROWS, SUMMED_NUMBERS = 8, 256
 
 def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
-    numbers = AdamNumbers(
-        _source_of(step.lr),
-        tuple(1.0 - beta for beta in step.betas),
-        tuple(math.log(beta) if beta else -math.inf for beta in step.betas),
-        step.eps,
-        step.weight_decay,
-        _source_of(step.number),
-    )
-    _launch(update_adam, tables, ids, gradients, numbers)
+    shares = tuple(1.0 - beta for beta in step.betas)
+    logs = tuple(math.log(beta) if beta else -math.inf for beta in step.betas)
+    numbers = _source_of(step.lr), step.eps, step.weight_decay, _source_of(step.number)
+    _launch(update_adam, tables, ids, gradients, (*numbers, shares, logs))
 
 
 def adagrad(

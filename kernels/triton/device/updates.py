@@ -19,23 +19,12 @@ class GradientRows(NamedTuple):
     width: int
 
 
-class AdamNumbers(NamedTuple):
-    """Numbers of :class:`kgfast.kernels.backend.AdamStep`, in the kernel's form.
-
-    A step that a graph replays reads ``lr`` and ``step`` by pointers to float32.
-    """
-
-    lr: Any  # number, and a pointer that replaces the number or None
-    shares: Any  # share of a gradient in the moments: 1 - beta
-    logs: Any  # natural logarithms of the betas
-    eps: float
-    weight_decay: float
-    step: Any  # as lr
-
-
 @triton.jit
 def number_of(source):
-    """Return a number of the host, or read the number that a pointer names."""
+    """Return a number of the host, or read the float32 number that a pointer beside it names.
+
+    A step that a graph replays reads numbers by pointers.
+    """
     number, pointer = source
     if pointer is not None:
         number = tl.load(pointer)
@@ -90,23 +79,27 @@ def sum_rows(p_ids, p_order, p_rows, p_total, count, width, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "num_rows"])
 def update_adam(tables, gradients, numbers, count, num_rows, TILE: tl.constexpr):
-    """Do a step of Adam (Kingma & Ba 2015, algorithm 1) on the table and both moments."""
+    """Do a step of Adam (Kingma & Ba 2015, algorithm 1) on the table and both moments.
+
+    ``shares`` are those of a gradient in the moments, 1 - beta; ``logs`` those of the betas.
+    """
     p_table, p_first, p_second = tables
-    first_share, second_share = numbers.shares
-    first_log, second_log = numbers.logs
+    lr, eps, weight_decay, number, shares, logs = numbers
+    first_share, second_share = shares
+    first_log, second_log = logs
     o_gradient, o_table, mask = places_of(gradients, count, num_rows, TILE)
     x = tl.load(p_table + o_table, mask=mask, other=0.0)
     m = tl.load(p_first + o_table, mask=mask, other=0.0)
     v = tl.load(p_second + o_table, mask=mask, other=0.0)
-    g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + numbers.weight_decay * x
+    g = tl.load(gradients.ptr + o_gradient, mask=mask, other=0.0) + weight_decay * x
     m += first_share * (g - m)
     v += second_share * (g * g - v)
-    step = tl.full((), number_of(numbers.step), tl.float64)
+    step = tl.full((), number_of(number), tl.float64)
     first = (1.0 - tl.exp(step * first_log)).to(tl.float32)  # bias corrections: 1 - beta ** step
     second = (1.0 - tl.exp(step * second_log)).to(tl.float32)
     tl.store(p_first + o_table, m, mask=mask)
     tl.store(p_second + o_table, v, mask=mask)
-    change = number_of(numbers.lr) / first * m / (tl.sqrt(v / second) + numbers.eps)
+    change = number_of(lr) / first * m / (tl.sqrt(v / second) + eps)
     tl.store(p_table + o_table, x - change, mask=mask)
 
 
