@@ -71,17 +71,14 @@ def indexed_gradients(
     """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
-    by_query: ListGradients | None = None
-    by_row: ListGradients | None = None
     with launcher.serving(operands.table.device) as arch:
         if operands.score.root and not over_roots:
             norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
             fill_indexed(norms, operands, index, arch)
             grad = over_norms(grad, norms.neg_())
-        if need.queries:
-            by_query = ListGradients(operands, index, (True, False), of_queries=True)
-        if need.table or need.factor:
-            by_row = ListGradients(operands, index, (need.table, need.factor), of_queries=False)
+        by_query = ListGradients(operands, index, need, of_queries=True) if need.queries else None
+        has_rows = need.table or need.factor
+        by_row = ListGradients(operands, index, need, of_queries=False) if has_rows else None
         both = [lists for lists in (by_query, by_row) if lists is not None]
         for slopes in segments(grad, operands.crops):
             slopes = slopes._replace(coefficient=slopes.coefficient.contiguous())
@@ -89,12 +86,10 @@ def indexed_gradients(
                 lists.write(slopes)
         for lists in both:
             lists.add_pieces()
-    gradients = Gradients(None if by_query is None else by_query.grad)
+    of_queries = None if by_query is None else by_query.grads[0]
     if by_row is None:
-        return gradients
+        return Gradients(of_queries)
     ids = by_row.lists.ids
-    table, factor = (
-        None if it is None else it[: len(ids)] for it in (by_row.grad, by_row.grad_factor)
-    )
-    gradients = Gradients(gradients.queries, table, factor, ids, repeats=True)
+    table, factor = (None if grad is None else grad[: len(ids)] for grad in by_row.grads)
+    gradients = Gradients(of_queries, table, factor, ids, repeats=True)
     return gradients if rows_only else gradients.spread(operands, need)

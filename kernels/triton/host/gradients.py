@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...operands import Operands
+from ...operands import Need, Operands
 from ..device import backward as kernels
 from ..device.backward import IndexLists, Sums
 from . import launch as launcher
@@ -49,15 +49,7 @@ def row_cap(operands: Operands) -> int:
 class ListGradients:
     """Gradient of queries, or gradients of table and factor, of pairs in lists."""
 
-    def __init__(
-        self,
-        operands: Operands,
-        index: Tensor,
-        need: Sequence[bool],
-        *,
-        of_queries: bool,
-    ) -> None:
-        """Make lists; ``need`` has the need of the rows, and of the factor."""
+    def __init__(self, operands: Operands, index: Tensor, need: Need, *, of_queries: bool) -> None:
         self.operands, self.of_queries = operands, of_queries
         rows, pairs = operands.queries if of_queries else operands.table, index.numel()
         length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
@@ -67,23 +59,19 @@ class ListGradients:
         else:
             self.lists = lists_of_ids(index, length, len(operands.table))
         count = len(self.lists.ids) + (not of_queries)  # the row of spare pieces
-        self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
-        self.grad_factor = None
-        if need[1] and operands.factor is not None:
-            self.grad_factor = operands.factor.new_zeros(count, operands.factor.shape[1])
         extras = 1 + 2 * pairs // length if self.lists.is_cut else 1
-        self._extra = _extra_rows(self.grad, extras)
-        self._extra_factor = _extra_rows(self.grad_factor, extras)
+        factor = operands.factor if need.factor and not of_queries else None
+        needed = (rows if of_queries or need.table else None), factor
+        self._sums = [_zeros(like, count, extras) for like in needed]
+        self.grads = [grad for grad, _ in self._sums]  # of the rows, and of the factor
 
     def write(self, slopes: SlopeFactors) -> None:
         """Write a range of features of the gradients, or of pieces."""
         operands, lists = self.operands, self.lists
         features = RSCF_LIST_FEATURES if operands.score.is_rscf else LIST_FEATURES
-        grad, factor = self.grad, self.grad_factor
-        of_rows = None
-        if grad is not None:
-            planes = operands.query_planes if self.of_queries else None
-            of_rows = rows_of(grad, operands.score, planes)
+        (grad, extra), (factor, extra_factor) = self._sums
+        planes = operands.query_planes if self.of_queries else None
+        of_rows = None if grad is None else rows_of(grad, operands.score, planes)
         launcher.launch(
             kernels.backward_lists,
             (len(lists.pieces.target), -(-(slopes.high - slopes.low) // features)),
@@ -91,8 +79,8 @@ class ListGradients:
                 "views": views_of(operands),
                 "lists": lists.pieces._replace(weight=slopes.coefficient),
                 "sums": (
-                    Sums(of_rows, self._extra),
-                    Sums(None if factor is None else plane_of(factor), self._extra_factor),
+                    Sums(of_rows, extra),
+                    Sums(None if factor is None else plane_of(factor), extra_factor),
                 ),
                 "first_feature": slopes.low,
                 "last_feature": slopes.high,
@@ -105,16 +93,18 @@ class ListGradients:
     def add_pieces(self) -> None:
         """Sum the extra rows of lists that were cut."""
         lists, count = self.lists, len(self.lists.ids)
-        parts = (self.grad, self._extra), (self.grad_factor, self._extra_factor)
-        for grad, extra in parts:
+        for grad, extra in self._sums:
             if lists.is_cut and grad is not None and extra is not None:
                 sizes, tile = (count, 0, grad.shape[1]), (1, grad.shape[1])
                 add_parts(extra, plane_of(grad), sizes, tile, first=lists.first_extra)
 
 
-def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
-    """Make float32 memory for the pieces of lists that are cut."""
-    return None if grad is None else grad.new_zeros(count, grad.shape[1], dtype=torch.float32)
+def _zeros(like: Tensor | None, count: int, extras: int) -> tuple[Tensor | None, Tensor | None]:
+    """Make a gradient of rows, and float32 rows for the pieces of lists that are cut."""
+    if like is None:
+        return None, None
+    width = like.shape[1]
+    return like.new_zeros(count, width), like.new_zeros(extras, width, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
