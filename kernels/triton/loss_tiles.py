@@ -26,11 +26,6 @@ ROOT_REGISTERS = 168  # if slopes are divided by the root, which lives as long a
 LARGE_REGISTERS = 255  # for 8 warps: as many warps as with 168
 
 
-def tiles_of(operands: Operands, arch: int, need: LossNeed) -> "Distances | ProductTiles":
-    """Choose the way of a loss over the candidates, by the score."""
-    return (Distances if operands.score.monotone else ProductTiles)(operands, arch, need)
-
-
 class Distances:
     """Distances, packed and swept; slopes are pulled in ``blocks`` of queries.
 
@@ -50,7 +45,7 @@ class Distances:
         most = of_roots if operands.score.root else LOSS_REGISTERS
         self.tile = swept._replace(max_registers=most if arch else None)
         table = operands.table
-        self._pulled, self.blocks = operands.without_bias(), blocks_of(operands)
+        self.blocks = blocks_of(operands)
         self.of_table: Tensor | None = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
@@ -71,8 +66,11 @@ class Distances:
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
 
-    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> None:
-        """Pack the chunk, and the queries once if these fit the scratch; sweep."""
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> Operands:
+        """Pack the chunk, and the queries once if these fit the scratch; sweep.
+
+        Return the operands that slopes are pulled to. Slopes are divided if scores are roots.
+        """
         part, swept = self._operands.of_rows(chunk), self.tile
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
@@ -92,10 +90,7 @@ class Distances:
                 result=result,
                 VARIANT=Variant(form_of(self._operands), self.tile),
             )
-
-    def pulled(self, chunk: slice) -> Operands:
-        """Return the chunk's operands; slopes were divided if scores are roots."""
-        return self._pulled.of_rows(chunk)
+        return part.without_bias()
 
 
 class ProductTiles:
@@ -130,25 +125,18 @@ class ProductTiles:
         if of_row:
             self._room = _room_for(min(self.width, len(table)), dim, queries)
 
-    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> None:
-        """Multiply operands in place, or rounded operands."""
-        part, rows = self._operands.of_rows(chunk), self._rows(chunk)
+    def score(self, chunk: slice, labels: RowLabels, result: TileResults) -> Operands:
+        """Multiply operands in place, or rounded operands; return those."""
+        part = self._operands.of_rows(chunk)
+        rows = part.table
         if self._room is not None:
+            rows = self._room[: len(rows)]
             rows[:, : part.num_features].copy_(part.table)
         variant = Variant(form_of(part), self.tile, self._products.product)
         into = {"labels": labels, "result": result, "VARIANT": variant}
         self._products.launch(tile_losses, rows, bias_of(part), into)
-
-    def pulled(self, chunk: slice) -> Operands:
-        """Return the chunk's operands, rounded as :meth:`score` left them."""
-        rows = Prepared(self._rows(chunk), self._operands.score)
-        return Operands(self._products.queries, rows, None, self._operands.precision)
-
-    def _rows(self, chunk: slice) -> Tensor:
-        """Return rows of the chunk in place, or the rows that :meth:`score` rounded."""
-        if self._room is None:
-            return self._operands.table[chunk]
-        return self._room[: chunk.stop - chunk.start]
+        candidates = Prepared(rows, part.score)
+        return Operands(self._products.queries, candidates, None, part.precision)
 
 
 def _room_for(count: int, dim: int, like: Tensor) -> Tensor:

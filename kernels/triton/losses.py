@@ -24,7 +24,7 @@ from .device.finish import FINISHED_ROWS, SCALED, Totals
 from .device.losses import FACTS, LABELS, TileResults
 from .host import launch as launcher
 from .host.views import bias_of
-from .loss_tiles import tiles_of
+from .loss_tiles import Distances, ProductTiles
 from .pairwise import fill_gradients
 
 SUM_BYTES = 4 << 20  # bytes of row sums; at least one tile's
@@ -193,7 +193,8 @@ class _Sweep:
         """Prepare a sweep; ``told`` gets words of finishing programs, and the needed total."""
         self.operands, self.labels, self.need, self._arch = operands, labels, need, arch
         is_softmax = labels.indptr is None
-        self.tiles = tiles_of(operands, arch, need)
+        way: type[Distances | ProductTiles] = Distances if operands.score.monotone else ProductTiles
+        self.tiles = way(operands, arch, need)
         queries, table = operands.queries, operands.table
         self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
         self.of_queries: Tensor | None = None
@@ -239,8 +240,8 @@ class _Sweep:
         for chunk in self._chunks:
             room = None if self._totals is None else self._room(self._tiles_of(chunk))
             labels = self.labels._replace(first=chunk.start)
-            self.tiles.score(chunk, labels, self.result._replace(sums=room))
-            self._pull(chunk)
+            part = self.tiles.score(chunk, labels, self.result._replace(sums=room))
+            self._pull(chunk, part)
         if self._totals is not None:
             self._finish(is_last=True)
         gradients = LossGradients(self.of_queries, self.tiles.of_table, self.of_bias)
@@ -256,16 +257,16 @@ class _Sweep:
         self._used += tiles
         return self._sums[self._used - tiles :]
 
-    def _pull(self, chunk: slice) -> None:
+    def _pull(self, chunk: slice, part: Operands) -> None:
         slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
         if self.of_bias is not None:
             torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
         if not (self.need.queries or self.need.table):
             return
-        pulled, blocks, of_table = self.tiles.pulled(chunk), self.tiles.blocks, self.tiles.of_table
+        blocks, of_table = self.tiles.blocks, self.tiles.of_table
         into = Gradients(self.of_queries, None if of_table is None else of_table[chunk])
         grad = slopes[None, :, :count]
-        fill_gradients(into, pulled, grad, blocks, self._arch, adds=chunk.start > 0)
+        fill_gradients(into, part, grad, blocks, self._arch, adds=chunk.start > 0)
 
     def _finish(self, *, is_last: bool) -> None:
         """Add row sums."""
