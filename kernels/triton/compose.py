@@ -61,6 +61,5 @@ def _pair(anchors: Tensor, relations: Tensor, how: Composition) -> Pair:
 
 
 def _view(rows: Tensor, how: Composition) -> RowView:
-    if how.interleaved:
-        return RowView(rows, rows.stride(0), 1, 2)
-    return RowView(rows, rows.stride(0), rows.shape[1] // 2, 1)
+    plane, step = (1, 2) if how.interleaved else (rows.shape[1] // 2, 1)
+    return RowView(rows, rows.stride(0), plane, step)

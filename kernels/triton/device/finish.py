@@ -113,8 +113,6 @@ def finish(
         peak, mass = mass_over_tiles(totals.sums, num_tiles, num_queries, row, peak, mass)
         loss = peak + tl.log(mass)
     else:
-        peak = linear
-        mass = linear
         loss = sum_over_tiles(totals.sums, 0, num_tiles, num_queries, row, PARTS)
     if HAS_EARLIER:
         linear += tl.load(p_carried + (PARTS - 1) * num_queries, mask=m_row, other=0.0)

@@ -159,12 +159,6 @@ def store_sums(p_sums, row, num_queries, place, values, PARTS: tl.constexpr):
 
 
 @triton.jit
-def finite_or_bad(bias):
-    """Return a bias, but 0 for -inf, which leaves a candidate out and is no mistake."""
-    return tl.where(bias == float("-inf"), 0.0, bias)
-
-
-@triton.jit
 def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
     """Store sums of a tile's binary cross entropies; return slopes, or junk if not needed.
 
@@ -260,8 +254,10 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     if FORM.has_bias:
         p_bias = bias.ptr + tl.minimum(lane, num_candidates - 1).to(tl.int64) * bias.step
         own = load_as(p_bias, None, tl.float32)
-        # A label that every candidate has makes -inf a mistake, which a sum must tell.
-        summed += by_lane(tl.where(labels.every == 0.0, finite_or_bad(own), own), TILE)
+        # A bias of -inf leaves a candidate out. A label that every candidate has makes this a
+        # mistake, which a sum must tell.
+        finite = tl.where(own == float("-inf"), 0.0, own)
+        summed += by_lane(tl.where(labels.every == 0.0, finite, own), TILE)
         x += by_lane(own, TILE)
     linear = 0.0
     if result.sums is not None:
