@@ -110,11 +110,35 @@ class FusedNegatives:
         rows: NamedRows | None = None,
     ) -> NegativeGradients:
         """Compute the gradients without a wait."""
+        (count, width), is_listed = made.raw.shape, bool(made.ids.numel())
+        row = width if is_listed else -(-width // 16) * 16
+        slopes = made.raw.new_empty(count, row)  # by the scores, over roots
+        blocks = -(-count // SLOPE_TILE.rows)
+        of_bias = made.raw.new_empty(blocks, width) if bias else None
+        of_positive = made.raw.new_empty(0 if is_listed else count)
+        grad = grad.expand(count)
         with launcher.serving(operands.table.device):
-            slopes, of_bias, of_positive = _slopes(operands, loss, made, grad, bias=bias)
-            if made.ids.numel():
-                given = operands, slopes, made.ids, need
-                pulled = indexed_gradients(*given, rows_only=rows is not None, over_roots=True)
+            launcher.launch(
+                device.negative_slopes,
+                (-(-width // SLOPE_TILE.lanes) * blocks,),
+                {
+                    "scores": _scores(operands, loss, made),
+                    "slopes": device.ScoreGradients(
+                        *(slopes, row, of_bias, grad, grad.stride(0)),
+                        None if is_listed else of_positive,
+                    ),
+                    "num_queries": count,
+                    "num_columns": width,
+                    "IS_ROOT": operands.score.root,
+                    "FORMULA": loss.formula,
+                    "TILE": SLOPE_TILE,
+                },
+                num_warps=4,
+            )
+            of_bias, slopes = None if of_bias is None else of_bias.sum(0), slopes[:, :width]
+            if is_listed:
+                lists = operands, slopes, made.ids, need
+                pulled = indexed_gradients(*lists, rows_only=rows is not None, over_roots=True)
             else:
                 pulled = all_gradients(operands, slopes, need, over_roots=True)
         return NegativeGradients(pulled, of_bias, of_positive)
@@ -150,39 +174,3 @@ def _scores(operands: Operands, loss: NegativeLoss, made: NegativeRows) -> devic
         made.scale if made.scale.numel() else None,
         None if loss.weights is None else loss.weights.contiguous(),
     )
-
-
-def _slopes(
-    operands: Operands,
-    loss: NegativeLoss,
-    made: NegativeRows,
-    grad: Tensor,
-    *,
-    bias: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return the gradient of scores, over roots; for a pool also of biases and positives."""
-    count, width = made.raw.shape
-    is_listed = bool(made.ids.numel())
-    row = width if is_listed else -(-width // 16) * 16
-    slopes = made.raw.new_empty(count, row)
-    blocks = -(-count // SLOPE_TILE.rows)
-    sums = made.raw.new_empty(blocks, width) if bias else None
-    of_positive = made.raw.new_empty(0 if is_listed else count)
-    grad = grad.expand(count)
-    launcher.launch(
-        device.negative_slopes,
-        (-(-width // SLOPE_TILE.lanes) * blocks,),
-        {
-            "scores": _scores(operands, loss, made),
-            "slopes": device.ScoreGradients(
-                slopes, row, sums, grad, grad.stride(0), None if is_listed else of_positive
-            ),
-            "num_queries": count,
-            "num_columns": width,
-            "IS_ROOT": operands.score.root,
-            "FORMULA": loss.formula,
-            "TILE": SLOPE_TILE,
-        },
-        num_warps=4,
-    )
-    return slopes[:, :width], None if sums is None else sums.sum(0), of_positive
