@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import RowView, Vector, load_as
+from .arguments import RowView, Vector, widen
 from .pull import put
 
 
@@ -67,11 +67,8 @@ def aligned(number, MULTIPLE: tl.constexpr):
 @triton.jit
 def load_factor(pointer, mask, AS_STORED: tl.constexpr):
     """Load numbers as stored, in bfloat16, or else as float32."""
-    if AS_STORED:
-        values = tl.load(pointer, mask=mask, other=0.0)
-    else:
-        values = load_as(pointer, mask, tl.float32)
-    return values
+    values = tl.load(pointer, mask=mask, other=0.0)
+    return values if AS_STORED else widen(values).to(tl.float32)
 
 
 @triton.jit

@@ -228,7 +228,7 @@ def test_a_loss_of_rotate_with_its_gradients_in_slots_a_pair(name) -> None:
 
 
 def results_of(launch) -> tuple[bool, bool, bool]:
-    """Whether a kernel of losses takes a softmax, sums rows, and writes slopes."""
+    """Return whether a kernel of losses takes a softmax, sums rows, and writes slopes."""
     labels, result = launch.args["labels"], launch.args["result"]
     return labels.indptr is None, result.sums is not None, result.slopes is not None
 
