@@ -9,7 +9,7 @@ from ...operands import Operands
 from ..device.arguments import TileShape, Vector
 from ..device.products import Factors, GradTile, Product, Weighted, multiply_slopes
 from . import launch as launcher
-from .configs import GEFORCE
+from .configs import GEFORCE, CropTile
 from .pull import add_parts
 from .views import plane_of
 
@@ -29,7 +29,7 @@ GRAD_TILE = GradTile(64, 64)
 class Products:
     """Way of multiplying some queries and a table, which are read in place.
 
-    ``tile`` and ``num_warps`` are those of a launch that scores.
+    ``tile`` is that of a launch that scores.
     """
 
     def __init__(self, queries: Tensor, table: Tensor, precision: str, arch: int) -> None:
@@ -47,11 +47,12 @@ class Products:
             depth = IEEE_DEPTH
         self.product = Product(depth, precision, multiple)
         filled = len(table), arch, launcher.num_multiprocessors(table.device)
-        self.tile, self.num_warps = product_tile(len(queries), *filled, is_even=multiple > 1)
+        tile = product_tile(len(queries), *filled, is_even=multiple > 1)
+        self.tile = TileShape(tile.rows, tile.lanes)
         # One product of bf16 is short beside the reduction of its scores: two programs fit.
         has_room = arch == 90 and precision == "bf16"
         most = LOW_REGISTERS if has_room else PRODUCT_REGISTERS
-        self._options = launcher.capped(most, arch)
+        self._scored = tile._replace(max_registers=most if arch else None)
         # On sm_120 either gradient would spill.
         self._registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
         self._is_uneven = arch < 90 and multiple == 1
@@ -60,19 +61,10 @@ class Products:
         self, kernel: Any, rows: Tensor, bias: Vector | None, arguments: dict[str, Any]
     ) -> None:
         """Launch a kernel that scores some rows of the table."""
-        launcher.launch(
-            kernel,
-            (-(-len(self.queries) // self.tile.rows), -(-len(rows) // self.tile.lanes)),
-            {
-                "rows": Factors(plane_of(self.queries), plane_of(rows), bias),
-                "num_queries": len(self.queries),
-                "num_candidates": len(rows),
-                "num_features": self.queries.shape[1],
-                **arguments,
-            },
-            num_warps=self.num_warps,
-            **self._options,
-        )
+        count, dim = self.queries.shape
+        sizes = {"num_queries": count, "num_candidates": len(rows), "num_features": dim}
+        factors = Factors(plane_of(self.queries), plane_of(rows), bias)
+        self._scored.launch(kernel, count, sizes, rows=factors, **arguments)
 
     def multiply(
         self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
@@ -130,8 +122,8 @@ class Products:
 
 def product_tile(
     num_queries: int, num_candidates: int, arch: int, multiprocessors: int, *, is_even: bool
-) -> tuple[TileShape, int]:
-    """Return the tile of products for numbers of queries and candidates, and the warps.
+) -> CropTile:
+    """Return the tile of products for numbers of queries and candidates.
 
     On sm_90 each warp group has its own 64 rows. Two groups that share 64 rows make two products of
     three twice, and pass sums on through shared memory: 18 barriers per step, not 2. ``is_even`` is
@@ -139,14 +131,14 @@ def product_tile(
     """
     has_room = arch >= 90 and is_even
     if num_queries <= 16:
-        return TileShape(16, 128 if has_room else 64), 4
+        return CropTile(16, 128 if has_room else 64, 4)
     if not has_room:
-        return TileShape(64, 64), 8 if arch in GEFORCE and not is_even else 4
+        return CropTile(64, 64, 8 if arch in GEFORCE and not is_even else 4)
     if arch == 90:
         is_filled = -(-num_queries // 128) * -(-num_candidates // 64) >= multiprocessors
         has_rows = num_queries > 64 and is_filled
-        return (TileShape(128, 64), 8) if has_rows else (TileShape(64, 64), 4)
-    return TileShape(64, 128), 8
+        return CropTile(128, 64, 8) if has_rows else CropTile(64, 64, 4)
+    return CropTile(64, 128, 8)
 
 
 def precision_of(operands: Operands, arch: int) -> str:
