@@ -78,7 +78,7 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         Entities that are no candidates, beside known answers: for all triples, for each triple as
         CSR (``indptr [T + 1]``), or the head where tails are ranked and the tail where heads are. A
         dict ``{"head": ..., "tail": ...}`` has any of these for each side. The target of a triple
-        always is a candidate. Raw ranks leave nothing out.
+        always is a candidate. Raw ranks and relations leave nothing out.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
         crops are prefixes of the model's rows, all results come from one sweep over the widest

@@ -38,12 +38,21 @@ def as_function(model):
     return BlockScorer(function, N, R, block=7)
 
 
-@pytest.mark.parametrize("side", ["tail", "head"])
-@pytest.mark.parametrize("name", ["rotate", "distmult", "function"])
-@pytest.mark.parametrize("known", [None, KNOWN])
-def test_ids_are_crossed_out(backend, name, side, known):
+def model_of(name):
     model = MODELS[name.replace("function", "transe")](N, R, 6, 0)
-    model = as_function(model) if name == "function" else model
+    return as_function(model) if name == "function" else model
+
+
+def every_problem(test):
+    """Run a test for both sides, with and without known answers, for models and a function."""
+    test = pytest.mark.parametrize("side", ["tail", "head"])(test)
+    test = pytest.mark.parametrize("name", ["rotate", "distmult", "function"])(test)
+    return pytest.mark.parametrize("known", [None, KNOWN])(test)
+
+
+@every_problem
+def test_ids_are_crossed_out(backend, name, side, known):
+    model = model_of(name)
     whole = topk(model, **asked(side), k=N, known=known, pad=True)
     lowest = float(whole.scores[whole.ids >= 0].min())
     for given, left_out in forms(side):
@@ -55,12 +64,9 @@ def test_ids_are_crossed_out(backend, name, side, known):
             assert reached[row] == sorted(best)
 
 
-@pytest.mark.parametrize("side", ["tail", "head"])
-@pytest.mark.parametrize("name", ["rotate", "distmult", "function"])
-@pytest.mark.parametrize("known", [None, KNOWN])
+@every_problem
 def test_ranks_leave_ids_out(backend, name, side, known):
-    model = MODELS[name.replace("function", "transe")](N, R, 6, 0)
-    model = as_function(model) if name == "function" else model
+    model = model_of(name)
     whole = topk(model, **asked(side), k=N, pad=True)
     raw = rank(model, TRIPLES, sides=(side,)).optimistic
     targets = TRIPLES[:, 2 if side == "tail" else 0].tolist()
