@@ -107,6 +107,7 @@ def machine_of(rows: Rows) -> str:
     return f"{_place(about)}{threads}"
 
 
+_IN_FILES = ("python", "numpy", "triton")  # versions that rows hold and pages leave out
 # Machine, and versions of kgfast, whose rows may have been measured with engines that went.
 _GONE = ("Intel(R) Xeon(R) Processor @ 2.10GHz, avx512", ("0.1.0", "1.0.0"))
 _MARK = " (with AMX and AVX512-FP16, which kgfast no longer uses)"
@@ -116,7 +117,8 @@ def sources(tables: Sequence[Rows]) -> Iterator[str]:
     """Yield the commands, versions and dates of rows, and the synthetic graph of some."""
     commands: dict[str, set[str]] = {}
     for row in (row for rows in tables for row in rows):
-        place = f"{_marked(row)}, {row['date']:.10}: {packages(row['versions'])}"
+        told = {name: it for name, it in row["versions"].items() if name not in _IN_FILES}
+        place = f"{_marked(row)}, {row['date']:.10}: {packages(told)}"
         commands.setdefault(place, set()).add(f"`{row['command']}`")
     yield from sorted(f"{', '.join(sorted(them))} on {at}." for at, them in commands.items())
     if graphs := synthetic_graphs(tables):
