@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kgfast.models import Model as Model
     from kgfast.models import Reciprocal as Reciprocal
     from kgfast.models import RotatE as RotatE
+    from kgfast.models import TNTComplEx as TNTComplEx
     from kgfast.models import TransE as TransE
     from kgfast.ops import RowGradients as RowGradients
     from kgfast.ops import cores_for_kernels as cores_for_kernels
@@ -67,7 +68,7 @@ _HOMES = {
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
-        *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
+        *("DistMult", "Model", "Reciprocal", "RotatE", "TNTComplEx", "TransE"),
     ),
     "ops": ("RowGradients", "cores_for_kernels", "unchecked", "use_backend"),
     "training": ("RowAdagrad", "RowAdam", "load_run", "save"),

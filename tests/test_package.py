@@ -260,6 +260,7 @@ HANDED_ON = {
     "Model.state_dict(*args)",
     "Model.state_dict(**options)",
     "StreamedHead.forward(**options)",
+    "TNTComplEx.init(**options)",
 }
 
 

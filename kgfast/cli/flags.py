@@ -28,7 +28,7 @@ Set = Annotated[
 DefaultOf = Annotated[
     str | None,
     typer.Option(
-        metavar="complex|conve|cp|distmult|rescal|rotate|transe",
+        metavar="complex|conve|cp|distmult|rescal|rotate|tntcomplex|transe",
         help="Instead of a config: the default config of this model.",
     ),
 ]

@@ -155,6 +155,7 @@ def _answers(
 
     from kgfast.datasets.query_files import read_candidates, read_queries
     from kgfast.eval.prediction import above, topk
+    from kgfast.graph import with_times
 
     model, k, threshold = loaded.model, options.pop("k"), options.pop("above")
     spaces = loaded.vocabulary or (None, None), (model.num_entities, model.num_relations)
@@ -169,11 +170,12 @@ def _answers(
         chosen = dict(options)
         if isinstance(chosen["candidate_ids"], Path):
             chosen["candidate_ids"] = read_candidates(chosen["candidate_ids"], side, *spaces)
+        queries_of = with_times(ids, getattr(model, "num_times", None))
         if threshold is not None:
-            answers: Any = above(model, threshold, **ids, **chosen)
+            answers: Any = above(model, threshold, **queries_of, **chosen)
         else:
             most = min(k, spaces[1][side == "relation"])
-            answers = topk(model, **ids, **chosen, k=most, pad=True)
+            answers = topk(model, **queries_of, **chosen, k=most, pad=True)
         columns = dict(answers.columns(loaded.vocabulary))
         if places is not None:
             columns["query"] = places[columns["query"]].tolist()

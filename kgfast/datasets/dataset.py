@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kgfast.graph import KnownTriples, Triples, Vocabulary
+from kgfast.graph import KnownTriples, Triples, Vocabulary, relation_names
 from kgfast.text import escaped
 
 SPLITS = ("train", "valid", "test")
@@ -22,7 +22,8 @@ class Dataset:
     train, valid, test
         The splits; valid and test may be empty, and may hold entities that train lacks.
     entities, relations
-        The vocabularies of all three splits.
+        The vocabularies of all three splits. Relations of quads are
+        :class:`kgfast.graph.TimedRelations`, pairs of a relation and a time.
 
     Examples
     --------
@@ -54,6 +55,12 @@ class Dataset:
         """Return the number of relations in the vocabulary."""
         return len(self.relations)
 
+    def sizes(self) -> str:
+        """Return the numbers of entities, relations and times in words."""
+        relations, times = relation_names(self.relations)
+        words = f"{self.num_entities:,} entities, {len(relations or ()):,} relations"
+        return words if times is None else f"{words}, {len(times):,} times"
+
     def split(self, name: str) -> Triples:
         """Return the triples of a split; a ValueError if there is no such split."""
         if name not in SPLITS:
@@ -70,12 +77,11 @@ class Dataset:
         return KnownTriples(self.train, self.valid, self.test)
 
     def __repr__(self) -> str:
-        sizes = f"{self.num_entities:,} entities, {self.num_relations:,} relations"
-        lines = [f"{type(self).__name__} {escaped(self.name)}: {sizes}"]
+        lines = [f"{type(self).__name__} {escaped(self.name)}: {self.sizes()}"]
         lines.append(f"{'split':<6}{'triples':>11}{'entities':>11}{'relations':>11}")
         for split in SPLITS:
             triples = self.split(split)
             num_entities = len(np.unique(triples.hrt[:, ::2].cpu()))
-            num_relations = len(np.unique(triples.relation_ids.cpu()))
+            num_relations = len(np.unique(triples.quads[:, 1].cpu()))
             lines.append(f"{split:<6}{len(triples):>11,}{num_entities:>11,}{num_relations:>11,}")
         return "\n".join(lines)

@@ -13,7 +13,7 @@ from kgfast.rng import scrambled
 
 def names_digest(dataset: Dataset) -> str:
     """Return a digest of the names in order."""
-    return _digest_of_names(dataset.entities, dataset.relations)
+    return _digest_of_names(dataset.entities, *dataset.relations.columns)
 
 
 def fingerprint(dataset: Dataset) -> dict[str, str]:

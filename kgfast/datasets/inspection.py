@@ -16,24 +16,28 @@ from kgfast.text import shown
 def mistakes(
     root: Path, entities: Vocabulary, relations: Vocabulary, splits: list[Tensor], files: Files
 ) -> list[str]:
-    """Return warnings of headers, repeated triples, triples of two splits and empty splits.
+    """Return warnings of headers, repeats, triples of two splits, new times and empty splits.
 
     A warning names the file and line of the first such triple.
     """
-    notes = []
+    notes, num_times = [], relations.num_times or 1
     earlier = np.empty(0, np.int64)
     for split, triples, file in zip(SPLITS, splits, files, strict=True):
         hrt = triples.numpy()
         keys = (hrt[:, 0] * len(relations) + hrt[:, 1]) * len(entities) + hrt[:, 2]
         is_header, is_repeated = np.zeros(len(hrt), bool), np.ones(len(hrt), bool)
         for row in hrt[:1]:
-            words = {name.strip().lower() for name in _names(row, entities, relations)}
+            names_of_row = _names(row, entities, relations)
+            words = {word.strip().lower() for name in names_of_row for word in name.split(" @ ")}
+            words -= {"time", "timestamp", "date"} if num_times > 1 else set()
             is_header[0] = any(words == set(names) for names in TRIPLE_COLUMNS)
         is_repeated[np.unique(keys, return_index=True)[1]] = False
+        is_late = np.isin(hrt[:, 1] % num_times, splits[0].numpy()[:, 1] % num_times, invert=True)
         for wrong, problem in (
             (is_header, "names the columns"),
             (is_repeated, "stands in the split before"),
             (np.isin(keys, earlier), "stands in an earlier split"),
+            (is_late, "has a time that train lacks"),
         ):
             if wrong.any() and file is not None:
                 row = int(wrong.argmax())

@@ -37,7 +37,7 @@ def with_labels(folder: Path, names: _Names, num_entities: int = 0) -> _Names:
             raise bad_line(file, number, problem, line)
     of_entities, of_relations = (
         {name: label for name, label in labels.items() if name in vocabulary}
-        for vocabulary in (entities, relations)
+        for vocabulary in (entities, relations.columns[0])
     )
     if labels and not of_entities and not of_relations:
         raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.data_files import numbered_lines, text_of
-from kgfast.graph import Vocabulary
+from kgfast.graph import TimedRelations, Vocabulary, as_triples_tensor
 from kgfast.graph.ids import id_rows, read_id
 from kgfast.text import bad_line, shown
 
@@ -22,7 +22,7 @@ TRIPLE_COLUMNS = (
     ("subject", "predicate", "object"),
     ("source", "relation", "target"),
 )
-Columns = tuple[list[str], list[str], list[str]]  # columns of names: heads, relations, tails
+Columns = list[list[str]]  # columns of names: heads, relations, tails, and times of quads
 Files = Sequence[Path | None]  # files of train, valid and test
 # entities, relations, int64 [T, 3] (h, r, t) of each split, and the files of the splits
 Graph = tuple[Vocabulary, Vocabulary, list[Tensor], Files]
@@ -92,32 +92,47 @@ def read_ids(file: Path | None, columns: dict[str, int], has_count: bool = False
     return torch.from_numpy(id_rows(file, "".join(body).encode(), header + 1, columns))
 
 
-def read_names(file: Path) -> Columns:
-    """Read rows of three names between tabs, as columns."""
+def read_names(file: Path, widths: Sequence[int] = (3,)) -> Columns:
+    """Read rows of three names between tabs, as columns; of the first row's width, if allowed."""
     text = text_of(file)
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     fields = "\t".join(lines).split("\t") if lines else []
-    if any(count != 2 for count in {line.count("\t") for line in lines}) or "" in fields:
+    first = lines[0].count("\t") + 1 if lines else widths[0]
+    width = first if first in widths else widths[0]
+    if any(count != width - 1 for count in {line.count("\t") for line in lines}) or "" in fields:
         for number, line in numbered_lines(text):
             fields = line.split("\t")
-            if len(fields) != 3:
-                problem = f"expected 3 tab-separated fields, found {len(fields)}"
+            if len(fields) != width:
+                problem = f"expected {width} tab-separated fields, found {len(fields)}"
                 raise bad_line(file, number, problem, line)
             if "" in fields:
                 raise bad_line(file, number, "empty name", line)
-    return fields[0::3], fields[1::3], fields[2::3]
+    return [fields[column::width] for column in range(width)]
 
 
 def numbered_names(
     files: Files,
     vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
 ) -> Graph:
-    """Read the splits of names; without vocabularies, the sorted names become vocabularies."""
-    splits: list[Columns] = [([], [], []) if file is None else read_names(file) for file in files]
+    """Read the splits of names; without vocabularies, the sorted names become vocabularies.
+
+    Without vocabularies, lines may have a fourth name, the time. Times that are whole numbers are
+    sorted as numbers.
+    """
+    splits: list[Columns] = []
+    widths = (3, 4) if vocabularies is None else (3,)
+    for file in files:
+        splits.append([[]] * widths[0] if file is None else read_names(file, widths))
+        widths = (len(splits[0]),)
     if vocabularies is None:
-        entities = sorted({name for h, _, t in splits for names in (h, t) for name in names})
-        relations = sorted({name for _, names, _ in splits for name in names})
-        vocabularies = Vocabulary(entities), Vocabulary(relations)
+        entities = sorted({name for h, _, t, *_ in splits for names in (h, t) for name in names})
+        relations = Vocabulary(sorted({name for split in splits for name in split[1]}))
+        if widths == (4,):
+            times = sorted({name for split in splits for name in split[3]})
+            if all(name.isdecimal() for name in times):
+                times.sort(key=int)
+            relations = TimedRelations(relations, Vocabulary(times))
+        vocabularies = Vocabulary(entities), relations
     pairs = zip(files, splits, strict=True)
     return (*vocabularies, [ids_of_names(*pair, *vocabularies) for pair in pairs], files)
 
@@ -125,8 +140,11 @@ def numbered_names(
 def ids_of_names(
     file: Path | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
-    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file."""
-    vocabularies = (entities, relations, entities)
+    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file.
+
+    With times, relations are pairs.
+    """
+    vocabularies = [entities, relations.columns[0], entities, *relations.columns[1:]]
     try:
         ids = [of.ids(names) for of, names in zip(vocabularies, columns, strict=True)]
     except ValueError:
@@ -139,4 +157,4 @@ def ids_of_names(
             except ValueError as error:
                 raise bad_line(file, number, str(error), line) from None
         raise
-    return torch.stack(ids, dim=1)
+    return as_triples_tensor(torch.stack(ids, dim=1), num_times=relations.num_times)

@@ -7,6 +7,7 @@
 | OpenKE           | `train2id.txt`  | `entity2id.txt`: count line, then `name id` | ids, h t r   |
 | LibKGE           | `train.del`     | `entity_ids.del`: `id<TAB>name`             | ids, h r t   |
 | plain TSV        | `train.txt`     | names of all splits, sorted                 | names, h r t |
+| quads in TSV     | `train.txt`     | the same, and times, sorted                 | h r t time   |
 | Parquet          | `train.parquet` | names of all splits, sorted                 | names or ids |
 
 ``labels.tsv`` may stand beside any layout: see :mod:`kgfast.datasets.labelled`. Every file may be
@@ -55,8 +56,8 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     Warns
     -----
     UserWarning
-        For a first line that names columns, repeated triples, triples of two splits, and splits
-        without triples.
+        For a first line that names columns, repeated triples, triples of two splits, times that
+        train lacks, and splits without triples.
 
     Raises
     ------
@@ -124,14 +125,14 @@ def load_negatives(
     entities, relations = names_of(vocabulary)
     if entities is None or relations is None:
         raise TypeError("vocabulary must have names of entities and of relations")
-    splits = []
+    splits, widths = [], (2 + len(relations.columns),)
     for split in ("valid", "test"):
         file = find_file(Path(root), f"{split}_negatives.txt")
         if file is None:
             raise FileNotFoundError(
                 f"{root}: no {split}_negatives.txt[.gz], with false triples of the {split} split"
             )
-        ids = ids_of_names(file, read_names(file), entities, relations)
+        ids = ids_of_names(file, read_names(file, widths), entities, relations)
         splits.append(Triples(ids, entities=entities, relations=relations))
     return splits[0], splits[1]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.frames import needed, score_column
-from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
+from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of, relation_names
 from kgfast.graph.named import Names
 from kgfast.models.base import Side
 from kgfast.text import WIDTH, shortened
@@ -118,10 +118,18 @@ class Answers(SearchResult):
 
     ids: Tensor
 
-    def __init__(self, anchors: Tensor, others: Tensor, side: Side, names: Names) -> None:
+    def __init__(
+        self,
+        anchors: Tensor,
+        others: Tensor,
+        side: Side,
+        names: Names,
+        num_times: int | None = None,
+    ) -> None:
         self.anchors, self.side, self._vocabularies = anchors, side, names
+        self.times = None if num_times is None else others % num_times
         self.heads = None if side == "head" else anchors
-        self.relations = None if side == "relation" else others
+        self.relations = None if side == "relation" else others // (num_times or 1)
         self.tails = {"head": anchors, "relation": others}.get(side)
 
     def __len__(self) -> int:
@@ -145,6 +153,8 @@ class Answers(SearchResult):
     def _ids_of(self, ids: Tensor, query: Tensor) -> dict[str, Tensor]:
         """Return the columns of answers ``ids`` and their queries."""
         queries = {"head": self.heads, "relation": self.relations, "tail": self.tails}
+        if self.times is not None:
+            queries["time"] = self.times
         return {name: ids if fixed is None else fixed[query] for name, fixed in queries.items()}
 
     def _line(self, row: int) -> str:
@@ -153,7 +163,8 @@ class Answers(SearchResult):
             f"{_text(id, self._names_of_answers)} {_score_text(score)}"
             for id, score in zip(ids[:_ANSWERS], scores, strict=False)
         ]
-        queries = (self.heads, self.relations, self.tails)
+        queries = [self.heads, self.relations, self.tails]
+        queries += [] if self.times is None else [self.times]
         triple = [None if fixed is None else int(fixed[row]) for fixed in queries]
         line = question = _triple(triple, self._vocabularies)
         for count in range(1, len(answers) + 1):
@@ -179,8 +190,8 @@ class Predictions(Answers):
     ids : Tensor
         int64 ``[B, k]``, the entities (of side ``"relation"``, the relations) of these scores; -1
         for missing answers.
-    heads, relations, tails : Tensor or None
-        int64 ``[B]``: the queries; None for the predicted side.
+    heads, relations, tails, times : Tensor or None
+        int64 ``[B]``: the queries; None for the predicted side, and for times of a model without.
     anchors : Tensor
         int64 ``[B]``: the heads, or the tails where heads are predicted.
     side : {"head", "relation", "tail"}
@@ -206,8 +217,9 @@ class Predictions(Answers):
         others: Tensor,
         side: Side,
         names: Names = (None, None),
+        num_times: int | None = None,
     ) -> None:
-        super().__init__(anchors, others, side, names)
+        super().__init__(anchors, others, side, names, num_times)
         self.scores, self.ids = scores, ids
 
     @property
@@ -241,7 +253,7 @@ class AnswersAbove(Answers):
         of these scores.
     scores : Tensor
         ``[nnz]``; float32, float64 for float64 tables.
-    heads, relations, tails, anchors, side
+    heads, relations, tails, times, anchors, side
         The queries, as in :class:`Predictions`.
 
     Examples
@@ -265,8 +277,9 @@ class AnswersAbove(Answers):
         others: Tensor,
         side: Side,
         names: Names = (None, None),
+        num_times: int | None = None,
     ) -> None:
-        super().__init__(anchors, others, side, names)
+        super().__init__(anchors, others, side, names, num_times)
         self.indptr, self.ids, self.scores = indptr, ids, scores
 
     def _columns(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
@@ -288,7 +301,8 @@ def _score_text(score: float) -> str:
 
 
 def _triple(ids: Sequence[int | None], names: Names) -> str:
-    columns = zip(ids, (names[0], names[1], names[0]), strict=True)
+    of_relations = relation_names(names[1]) if len(ids) == 4 else (names[1],)
+    columns = zip(ids, (names[0], of_relations[0], names[0], *of_relations[1:]), strict=True)
     words = ("?" if id is None else _text(id, vocabulary) for id, vocabulary in columns)
     return f"({', '.join(words)})"
 

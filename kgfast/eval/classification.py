@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.eval.prediction import topk
 from kgfast.eval.preparation import check_names
-from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike
+from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike, with_times
 from kgfast.graph.named import with_names
 from kgfast.graph.triples import as_triples_tensor
 from kgfast.models import BlockScorer, RankableModel
@@ -146,7 +146,7 @@ def classify(
     (1.0, [True, False, False])
     """
     names: Vocabulary | None = None
-    scored = {}
+    num_times, scored = getattr(model, "num_times", None), {}
     for argument, pair in (("valid", valid), ("test", test)):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
@@ -158,8 +158,8 @@ def classify(
             try:
                 ids, labels = with_names(triples, vocabulary)
                 check_names(labels, model)
-                sizes = int(model.num_entities), int(model.num_relations)
-                hrt = as_triples_tensor(ids, num_entities=sizes[0], num_relations=sizes[1])
+                sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+                hrt = as_triples_tensor(ids, **sizes, num_times=num_times)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None
             parts.append(hrt)
@@ -170,8 +170,9 @@ def classify(
         is_true = torch.arange(len(heads), dtype=torch.int64, device="cpu") < len(parts[0])
         scores = torch.empty(0, dtype=torch.float32, device="cpu")
         if len(heads):
-            queries = {"heads": heads, "relations": relations, "candidate_ids": tails[:, None]}
-            scores = topk(model, **queries, k=1, dims=dims).scores[:, 0].cpu()
+            queries = with_times({"heads": heads, "relations": relations}, num_times)
+            best = topk(model, **queries, candidate_ids=tails[:, None], k=1, dims=dims)
+            scores = best.scores[:, 0].cpu()
         scored[argument] = relations.cpu(), scores, is_true
     relations, scores, is_true = scored["valid"]
     thresholds = torch.full((model.num_relations,), torch.nan, dtype=torch.float64, device="cpu")

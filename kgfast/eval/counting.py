@@ -72,12 +72,14 @@ class Ranking(Job):
     ) -> None:
         nan, vocabulary = options
         self.model, self.known = model, allowed.known
-        check_known(self.known)
+        check_known(self.known, model)
         triples, self.names = with_names(triples, vocabulary)
         check_names(self.names if vocabulary is None else names_of(vocabulary), model)
         _check_choices(sides, nan)
         self.sides, self.allows_nan = tuple(sides), nan == "worst"
+        self.num_times = getattr(model, "num_times", None)
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+        sizes["num_times"] = self.num_times
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)

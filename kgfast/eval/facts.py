@@ -85,7 +85,7 @@ def top_facts(
     (1, 0, 1)  -1
     """
     call = Call(model, "searching", max_memory=max_memory, progress=progress)
-    check_known(known)
+    check_known(known, model)
     check_k(k, None)
     names = names_of(vocabulary)
     check_names(names, model)

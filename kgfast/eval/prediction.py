@@ -21,6 +21,7 @@ def topk(
     heads: IdsLike | None = None,
     tails: IdsLike | None = None,
     relations: IdsLike | None = None,
+    times: IdsLike | None = None,
     k: int,
     known: KnownTriples | None = None,
     exclude: ExcludedIds | None = None,
@@ -46,6 +47,8 @@ def topk(
     heads, relations, tails : int, sequence of int or Tensor, or names
         Exactly two of these three; the third is predicted. Both have one length; a single id or
         name, alone or in a list, goes with all ids of the other argument.
+    times : int, sequence of int or Tensor, or names, optional
+        For a temporal model: the time of each query, or of all.
     k : int
         Number of answers, at most the number of candidates.
     known : KnownTriples, optional
@@ -99,7 +102,7 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = heads, relations, tails, vocabulary
+    queries = heads, relations, tails, times, vocabulary
     arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
     options: dict[str, Any] = {"index": index, "progress": progress}
     with several("topk") as steps:
@@ -115,6 +118,7 @@ def above(
     heads: IdsLike | None = None,
     tails: IdsLike | None = None,
     relations: IdsLike | None = None,
+    times: IdsLike | None = None,
     known: KnownTriples | None = None,
     exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
@@ -139,7 +143,7 @@ def above(
     threshold : Tensor or float
         ``[B]`` floating point, one threshold for each query, or one for all; not NaN. Scores have
         no gamma, as in :func:`kgfast.topk`.
-    heads, relations, tails : int, sequence of int or Tensor, or names
+    heads, relations, tails, times : int, sequence of int or Tensor, or names
         As :func:`kgfast.topk` takes them.
     max_results : int
         Maximal number of answers of all queries together.
@@ -169,7 +173,7 @@ def above(
     (0, 0, ?)  0 -1, 1 0
     (1, 0, ?)  1 -1, 2 -1
     """
-    queries = heads, relations, tails, vocabulary
+    queries = heads, relations, tails, times, vocabulary
     arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
     options: dict[str, Any] = {"index": index, "progress": progress}
     with several("above") as steps:
@@ -179,7 +183,7 @@ def above(
 
 
 def _searched(call: Call, search: Search) -> tuple[Any, ...]:
-    """Search; return the answers, anchors, others, side, and names of the queries."""
+    """Search; return the answers, anchors, others, side, names, and number of times."""
     call.run(search)
     answers = search.collected()
     search.results = []  # results know the search: memory would wait for the collector
@@ -190,4 +194,5 @@ def _searched(call: Call, search: Search) -> tuple[Any, ...]:
         search.others.to(home),
         search.section.side,
         search.names,
+        getattr(search.model, "num_times", None),
     )

@@ -13,7 +13,7 @@ from kgfast.eval.driver import Call, several
 from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
+from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike, quads_of
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
@@ -60,7 +60,8 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         model is evaluated under ``no_grad`` in eval mode; the old mode is restored.
     triples : Triples, Tensor, array, sequence or Dataset
         int64 ``[T, 3]``, (h, r, t), or rows of names; an object with such ``mapped_triples``; or a
-        dataset, for its test split. Triples may repeat, and there may be none.
+        dataset, for its test split. Triples may repeat, and there may be none. A temporal model
+        ranks quads, ``[T, 4]``, (h, r, t, time).
     known : KnownTriples, optional
         Triples to filter by (train, valid and test). With None, filtered ranks equal raw ranks. The
         default is all splits if ``triples`` is a dataset, else None.
@@ -133,10 +134,13 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         allowed, more = Allowed(known, candidate_ids, exclude), (nan, vocabulary)
         job = Ranking(model, triples, sides, allowed, dims, batch_size, more)
         call.run(job)
+    triples = job.hrt if job.num_times is None else quads_of(job.hrt, job.num_times)
+    if job.names != (None, None):
+        triples = Triples(job.hrt, entities=job.names[0], relations=job.names[1])
     ranks, is_filtered = {}, known is not None or exclude is not None
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True):
-            facts = of_crop, job.hrt, job.sides, known, job.names
+            facts = of_crop, triples, job.sides, known
             ranks[dim] = ranks_of(*facts, is_filtered=is_filtered)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
@@ -146,17 +150,14 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
 
 def ranks_of(
     counts: Tensor,
-    hrt: Tensor,
+    triples: Tensor | Triples,
     sides: tuple[Side, ...],
     known: KnownTriples | None,
-    names: Names = (None, None),
     *,
     is_filtered: bool,
 ) -> Ranks:
     """Return the result of one crop, from the counts ``[6, T, S]``."""
     greater, equal, beaten, tied, answers, sizes = counts.unbind()
-    is_named = names != (None, None)
-    triples = Triples(hrt, entities=names[0], relations=names[1]) if is_named else hrt
     raw = Ranks(greater, equal, sizes, sides, triples)
     if not is_filtered:
         return raw

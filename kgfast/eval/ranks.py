@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
 from kgfast.frames import needed
-from kgfast.graph import KnownTriples, Names, Triples, named_columns
+from kgfast.graph import KnownTriples, Names, Triples, named_columns, relation_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _ROWS = 1 << 14  # triples whose ranks are made at once
-_GROUPINGS = ("relation", "cardinality", "frequency")
+_GROUPINGS = ("relation", "time", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
 
@@ -39,7 +39,7 @@ class Ranks:
         The columns. Metrics are over the sides of entities, or over relations if there is no other
         side: entities and relations are never pooled.
     triples : Tensor
-        int64 ``[T, 3]``; :class:`kgfast.Triples` give the ranks their names.
+        int64 ``[T, 3]``, or quads ``[T, 4]``; :class:`kgfast.Triples` give the ranks their names.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class Ranks:
         self._vocabularies: Names = None, None
         if isinstance(triples, Triples):
             self._vocabularies = triples.entities, triples.relations
-            triples = triples.hrt
+            triples = triples.quads
         self.triples = triples
         self._raw = raw  # not self: memory would wait for the collector of cycles
 
@@ -229,13 +229,15 @@ class Ranks:
             raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
         return self._part(columns=[self.sides.index(side)])
 
-    def by(self, grouping: Literal["relation", "cardinality", "frequency"]) -> "GroupedRanks":
+    def by(
+        self, grouping: Literal["relation", "time", "cardinality", "frequency"]
+    ) -> "GroupedRanks":
         """Split the ranks into groups.
 
         Parameters
         ----------
-        grouping : {"relation", "cardinality", "frequency"}
-            ``relation``: by relation id, or name where the triples had a vocabulary.
+        grouping : {"relation", "time", "cardinality", "frequency"}
+            ``relation``, and ``time`` of quads: by id, or name where the triples had a vocabulary.
             ``cardinality``: by 1-1, 1-N, N-1, N-N of the relation in the known triples (Bordes et
             al. 2013; threshold 1.5). ``frequency``: by the number of known triples with the target,
             in decades. The sides of a triple may then fall into different groups. Relations are
@@ -248,18 +250,23 @@ class Ranks:
         """
         if grouping not in _GROUPINGS:
             raise ValueError(f"grouping must be one of {', '.join(_GROUPINGS)}; got {grouping!r}")
-        if grouping == "relation":
-            return GroupedRanks(grouping, self._by_relation())
+        if grouping == "time" and self.triples.shape[1] == 3:
+            raise ValueError("by('time') needs quads (h, r, t, time); these are triples")
+        if grouping in ("relation", "time"):
+            return GroupedRanks(grouping, self._by_id(grouping == "time"))
         if self._known is None:
             raise ValueError(f"by({grouping!r}) needs the known triples: rank(..., known=...)")
         by = self._by_cardinality if grouping == "cardinality" else self._by_frequency
         return GroupedRanks(grouping, by(self._known))
 
-    def _by_relation(self) -> dict[Any, "Ranks"]:
-        names, relations = self._vocabularies[1], self.triples[:, 1]
+    def _by_id(self, is_time: bool) -> dict[Any, "Ranks"]:
+        names, ids = (
+            relation_names(self._vocabularies[1])[is_time],
+            self.triples[:, 1 + 2 * is_time],
+        )
         return {
-            id if names is None else names.name(id): self._part(relations == id)
-            for id in relations.unique().tolist()
+            id if names is None else names.name(id): self._part(ids == id)
+            for id in ids.unique().tolist()
         }
 
     def _by_cardinality(self, known: KnownTriples) -> dict[Any, "Ranks"]:
@@ -318,7 +325,7 @@ class Ranks:
             If pandas is not installed.
         """
         pd = needed("pandas", "Ranks.to_frame()")
-        columns = zip(("head", "relation", "tail"), self.triples.unbind(1), strict=True)
+        columns = zip(("head", "relation", "tail", "time"), self.triples.unbind(1), strict=False)
         triples, labels = named_columns(dict(columns), self._vocabularies)
         frames = []
         for column, side in enumerate(self.sides):

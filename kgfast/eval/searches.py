@@ -20,7 +20,7 @@ from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, places
 from kgfast.eval.sources import CandidateSource, Crops, crops_of
 from kgfast.graph import IdsLike, KnownTriples, TypeConstraints, VocabularyLike, names_of
-from kgfast.graph.named import Names
+from kgfast.graph.named import Names, relation_names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above
 from kgfast.models.base import Side
@@ -37,6 +37,7 @@ class Arguments(NamedTuple):
     heads: IdsLike | None
     relations: IdsLike | None
     tails: IdsLike | None
+    times: IdsLike | None
     vocabulary: VocabularyLike | None
     known: KnownTriples | None
     candidate_ids: CandidateIds | None
@@ -55,7 +56,7 @@ class Search(Job):
     def __init__(self, model: Any, arguments: Arguments) -> None:
         self.model, self.known, self.names = model, arguments.known, (None, None)
         if self.known is not None:
-            check_known(self.known)
+            check_known(self.known, model)
         if arguments.vocabulary is not None:
             self.names = names_of(arguments.vocabulary)
             check_names(self.names, model)
@@ -325,6 +326,21 @@ class AboveSearch(Search):
         return merged(pieces, self.num_queries, torch.empty(0, dtype=dtype, device=home))
 
 
+def _timed(model: Any, relations: Any, times: Any, names: Any) -> Tensor:
+    """Return pairs of a relation and a time."""
+    count = getattr(model, "num_times", None)
+    if times is None or count is None:
+        which = "no times" if count is None else f"{count:,} times: give one, or one for each query"
+        raise ValueError(f"times: the model has {which}")
+    of_relations, of_times = relation_names(names)
+    ids = checked_ids_of("relations", relations, model.num_relations // count, of_relations)
+    at = checked_ids_of("times", times, count, of_times).to(ids.device)
+    if ids.numel() != at.numel() and 1 not in (ids.numel(), at.numel()):
+        lengths = f"got {ids.numel()} and {at.numel()}"
+        raise ValueError(f"relations and times must have one length; {lengths}")
+    return ids * count + at
+
+
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:
     """Return places from best to worst, those without an id last; equal scores keep their order."""
     by_score = scores.argsort(dim=1, descending=True, stable=True)
@@ -334,7 +350,7 @@ def best_first(scores: Tensor, ids: Tensor) -> Tensor:
 
 def _queries_of(model: Any, arguments: Arguments, names: Names) -> tuple[Side, str, Tensor, Tensor]:
     """Return the predicted side, the name of anchors, and anchors and others, ``[B]`` each."""
-    heads, relations, tails = arguments[:3]
+    heads, relations, tails, times = arguments[:4]
     if (heads is None) + (relations is None) + (tails is None) != 1:
         raise ValueError("two of heads, relations and tails must be given; the third is predicted")
     side: Side = "head" if heads is None else "tail"
@@ -345,7 +361,10 @@ def _queries_of(model: Any, arguments: Arguments, names: Names) -> tuple[Side, s
         others = checked_ids_of(other, tails, model.num_entities, names[0])
     else:
         other = "relations"
-        others = checked_ids_of(other, relations, model.num_relations, names[1])
+        if times is None and getattr(model, "num_times", None) is None:
+            others = checked_ids_of(other, relations, model.num_relations, names[1])
+        else:
+            others = _timed(model, relations, times, names[1])
     anchors = anchors if anchors.ndim else anchors.reshape(1)
     others = (others if others.ndim else others.reshape(1)).to(anchors.device)
     sizes = anchors.numel(), others.numel()

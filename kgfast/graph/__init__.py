@@ -10,10 +10,19 @@ from kgfast.graph.named import (
     ids_or_names,
     named_columns,
     names_of,
+    relation_names,
     with_names,
 )
 from kgfast.graph.nearest import did_you_mean, nearest_names
-from kgfast.graph.triples import Triples, TriplesLike, Vocabulary, as_triples_tensor
+from kgfast.graph.quads import TimedRelations
+from kgfast.graph.triples import (
+    Triples,
+    TriplesLike,
+    Vocabulary,
+    as_triples_tensor,
+    quads_of,
+    with_times,
+)
 
 __all__ = [
     "Cardinality",
@@ -21,6 +30,7 @@ __all__ = [
     "KnownTriples",
     "Names",
     "Side",
+    "TimedRelations",
     "Triples",
     "TriplesLike",
     "TypeConstraints",
@@ -35,5 +45,8 @@ __all__ = [
     "named_columns",
     "names_of",
     "nearest_names",
+    "quads_of",
+    "relation_names",
     "with_names",
+    "with_times",
 ]

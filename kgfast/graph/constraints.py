@@ -8,7 +8,14 @@ from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX, as_integers
 from kgfast.graph.known import Side
-from kgfast.graph.named import Names, VocabularyLike, id_sets, ids_or_names, names_of
+from kgfast.graph.named import (
+    Names,
+    VocabularyLike,
+    id_sets,
+    ids_or_names,
+    names_of,
+    relation_names,
+)
 from kgfast.graph.triples import TriplesLike, one_past_max
 from kgfast.text import shown
 
@@ -27,7 +34,7 @@ class TypeConstraints:
         ids or names. Relations that the mapping lacks have no candidates.
     vocabulary
         The ids of names, and the number of relations. Triples and models that are ranked with
-        these constraints must have equal names.
+        these constraints must have equal names. A relation of quads has one list for all times.
 
     Raises
     ------
@@ -45,7 +52,8 @@ class TypeConstraints:
         self, mapping: Mapping[Any, Any], *, vocabulary: VocabularyLike | None = None
     ) -> None:
         self.names: Names = names_of(vocabulary)
-        entities, relations = self.names
+        entities, pairs = self.names
+        relations, times = relation_names(pairs)
         lists: dict[int, list[Tensor]] = {}
         for key, value in mapping.items():
             relation = int(ids_or_names("relation", key, relations))
@@ -63,11 +71,12 @@ class TypeConstraints:
         count = max(lists, default=-1) + 1 if relations is None else len(relations)
         none = torch.empty(0, dtype=torch.int64, device="cpu")
         self._lists = [lists.get(relation, [none, none]) for relation in range(count)]
+        self._num_times = 1 if times is None else len(times)
 
     @property
     def num_relations(self) -> int:
         """Return the number of relations with lists; others have no candidates."""
-        return len(self._lists)
+        return len(self._lists) * self._num_times
 
     @property
     def num_entities(self) -> int:
@@ -82,7 +91,7 @@ class TypeConstraints:
             raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
         if not 0 <= relation < self.num_relations:
             return torch.empty(0, dtype=torch.int64, device="cpu")
-        return self._lists[relation][_SIDES.index(side)]
+        return self._lists[relation // self._num_times][_SIDES.index(side)]
 
     @classmethod
     def from_triples(cls, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> Self:
@@ -95,14 +104,17 @@ class TypeConstraints:
         >>> TypeConstraints.from_triples([(0, 0, 1), (0, 0, 2)]).candidates(0, "tail")
         tensor([1, 2])
         """
-        rows, names = id_sets(triples, vocabulary)
+        rows, names, num_times = id_sets(triples, vocabulary)
         hrt = torch.cat([torch.empty(0, 3, dtype=torch.int64, device="cpu"), *rows])
+        hrt[:, 1] //= num_times or 1
         sides = []
         for column in (0, 2):
             pairs = hrt[:, [1, column]].unique(dim=0)
             lengths = torch.bincount(pairs[:, 0]).tolist()
             sides.append(pairs[:, 1].split(lengths) if lengths else ())
-        return cls(dict(enumerate(zip(*sides, strict=True))), vocabulary=names)
+        constraints = cls(dict(enumerate(zip(*sides, strict=True))), vocabulary=names)
+        constraints._num_times = num_times or 1
+        return constraints
 
     @classmethod
     def from_types(

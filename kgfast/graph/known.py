@@ -32,12 +32,17 @@ class KnownTriples:
         or objects with `mapped_triples`.
     vocabulary
         A pair of vocabularies, or an object with vocabularies, for rows of names.
+    num_times
+        The number of times of quads `[T, 4]` (h, r, t, time). `Triples` of quads have theirs.
+    times
+        For quads, `"same"`: a query at a time leaves out what is known at that time; `"any"`: what
+        is known at any time (the static filter).
 
     Raises
     ------
     TypeError, ValueError
-        As `as_triples_tensor`; for rows of names without a vocabulary, and for parts with different
-        labels for an id.
+        As `as_triples_tensor`; for rows of names without a vocabulary, for parts with different
+        labels for an id or different numbers of times, and for `times="any"` without times.
     ValueError
         If (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
 
@@ -50,10 +55,22 @@ class KnownTriples:
     (tensor([0, 1, 3]), tensor([1, 1, 2]))
     """
 
-    def __init__(self, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> None:
-        tensors, _ = id_sets(triples, vocabulary)
+    def __init__(
+        self,
+        *triples: TriplesLike,
+        vocabulary: VocabularyLike | None = None,
+        num_times: int | None = None,
+        times: Literal["same", "any"] = "same",
+    ) -> None:
+        tensors, _, self.num_times = id_sets(triples, vocabulary, num_times)
+        if times not in ("same", "any") or (times == "any" and self.num_times is None):
+            raise ValueError(f"times must be 'same', or 'any' of quads; got {times!r}")
+        self._times_of_key = (self.num_times or 1) if times == "any" else 1
+        if self._times_of_key > 1:
+            tensors = [ids // ids.new_tensor([1, self._times_of_key, 1]) for ids in tensors]
         num_entities = max((one_past_max(ids[:, ::2]) for ids in tensors), default=0)
         num_relations = max((one_past_max(ids[:, 1]) for ids in tensors), default=0)
+        num_relations = -(-num_relations // self._width) * self._width  # all pairs of a relation
         sizes = num_entities, num_relations
         check_sizes(*sizes)
 
@@ -113,7 +130,7 @@ class KnownTriples:
         """
         known = cls.__new__(cls)
         known._folder = Path(folder).resolve()
-        known._checksum, indices = open_folder(Path(folder))
+        known._checksum, indices, known.num_times, known._times_of_key = open_folder(Path(folder))
         known._tails, known._heads = indices["tail"], indices["head"]
         known._relations = None
         return known
@@ -121,7 +138,8 @@ class KnownTriples:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a new folder that :meth:`open` reads; a ValueError if the folder is there."""
         with new_folder(folder) as scratch:
-            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads})
+            times = self.num_times, self._times_of_key
+            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads}, times)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -182,7 +200,8 @@ class KnownTriples:
         TypeError, ValueError
             If anchors or relations are not integers of one shape `[B]`, or side is none of these.
         """
-        index = self._index(side)
+        index, times = self._index(side), self._times_of_key
+        relations = relations if times == 1 or side == "relation" else relations // times
         is_one = anchors.shape == relations.shape == (1,) and within is None
         is_one = is_one and anchors.dtype == relations.dtype == torch.int64
         if is_one and index.files is None and index.pairs.device.type == "cpu":
@@ -207,13 +226,14 @@ class KnownTriples:
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Return the number of known answers of each query, int64 `[B]`; arguments as `exclude`."""
-        starts, ends = self._index(side).slices(anchors, relations)
+        times = 1 if side == "relation" else self._times_of_key
+        starts, ends = self._index(side).slices(anchors, relations // times)
         return (ends - starts).to(anchors.device)
 
     def contains(self, triples: TriplesLike) -> Tensor:
         """Return whether each triple is known, bool `[T]`; errors as `as_triples_tensor`."""
-        hrt = as_triples_tensor(triples)
-        starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1])
+        hrt = as_triples_tensor(triples, num_times=self.num_times)
+        starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1] // self._times_of_key)
         ids = hrt[:, 2].to(starts.device)
         low = lower_bound(self._tails.indices, ids, starts, ends)
         is_known = low < ends
@@ -223,11 +243,12 @@ class KnownTriples:
     def relation_cardinalities(self) -> dict[int, Cardinality]:
         """Return the mapping class of each relation that occurs, such as "1-N".
 
-        A relation with under 1.5 heads per (r, t) on average is "1-", else "N-". A relation with
+        Heads and tails of quads are counted at each time, with `times="any"` at all times. A
+        relation with under 1.5 heads per (r, t) on average is "1-", else "N-". A relation with
         under 1.5 tails per (h, r) is "-1", else "-N" (Bordes et al. 2013, section 4.3).
         """
-        triples, pairs_hr = self._tails.per_relation()
-        _, pairs_rt = self._heads.per_relation()
+        triples, pairs_hr = map(self._over_times, self._tails.per_relation())
+        pairs_rt = self._over_times(self._heads.per_relation()[1])
         heads = (triples >= 1.5 * pairs_rt).tolist()
         tails = (triples >= 1.5 * pairs_hr).tolist()
         kinds: tuple[tuple[Cardinality, Cardinality], ...] = (("1-1", "1-N"), ("N-1", "N-N"))
@@ -240,7 +261,15 @@ class KnownTriples:
 
     def relation_frequency(self) -> Tensor:
         """Return the number of triples of each relation, int64 `[largest relation + 1]`."""
-        return self._tails.per_relation()[0]
+        return self._over_times(self._tails.per_relation()[0])
+
+    @property
+    def _width(self) -> int:
+        """Return the number of keys of a relation: one for each time, where times differ."""
+        return (self.num_times or 1) // self._times_of_key
+
+    def _over_times(self, counts: Tensor) -> Tensor:
+        return counts.view(-1, self._width).sum(1)
 
     def to(self, device: torch.device | str) -> "KnownTriples":
         """Return the index on a device."""

@@ -89,17 +89,21 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
 
 
 def id_sets(
-    triples: Iterable[Any], vocabulary: VocabularyLike | None
-) -> tuple[list[Tensor], Names]:
-    """Return sets of triples as ids on the CPU, and their names."""
+    triples: Iterable[Any], vocabulary: VocabularyLike | None, num_times: int | None = None
+) -> tuple[list[Tensor], Names, int | None]:
+    """Return sets of triples as ids on the CPU, their names, and the number of times of quads."""
     tensors, names = [], names_of(vocabulary)
+    counts = set() if num_times is None else {num_times}
     for some in triples:
         rows = list(some) if isinstance(some, set | frozenset) else some
         ids, labels = with_names(rows, vocabulary)
         check_same_names(labels, names, "the parts before")
         names = names[0] or labels[0], names[1] or labels[1]
-        tensors.append(as_triples_tensor(ids).cpu())
-    return tensors, names
+        tensors.append(as_triples_tensor(ids, num_times=num_times).cpu())
+        counts.add(getattr(ids, "num_times", num_times))
+    if len(counts) > 1:
+        raise ValueError(f"all parts must have one number of times; got {sorted(counts, key=str)}")
+    return tensors, names, counts.pop() if counts else None
 
 
 def check_same_names(names: Names, theirs: Names, whose: str = "vocabulary") -> None:
@@ -136,13 +140,16 @@ def named_columns(
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """Return columns ``head``, ``relation``, ``tail`` of names, and columns of labels.
 
-    Ids without a vocabulary stay ids, and -1 becomes ``?``. A name without a label has the label
-    None. A vocabulary without labels has no column of labels.
+    With a column ``time``, relations are no pairs. Ids without a vocabulary stay ids, and -1
+    becomes ``?``. A name without a label has the label None. A vocabulary without labels has no
+    column of labels.
     """
     named: dict[str, list[Any]] = {}
     labels: dict[str, list[Any]] = {}
+    of_relations = relation_names(names[1]) if "time" in columns else (names[1],)
+    vocabularies = dict(zip(("relation", "time"), of_relations, strict=False))
     for column, ids in columns.items():
-        vocabulary = names[column == "relation"]
+        vocabulary = vocabularies.get(column, names[0])
         listed = ids.tolist() if isinstance(ids, Tensor) else ids
         if vocabulary is not None:
             listed = [vocabulary.name(id) if id >= 0 else "?" for id in listed]
@@ -150,6 +157,12 @@ def named_columns(
                 labels[f"{column}_label"] = list(map(vocabulary.labels.get, listed))
         named[column] = listed
     return named, labels
+
+
+def relation_names(relations: Vocabulary | None) -> tuple[Vocabulary | None, Vocabulary | None]:
+    """Return the names of relations and of times, of pairs or of relations alone."""
+    both = (relations,) if relations is None else relations.columns
+    return both[0], both[1] if len(both) > 1 else None
 
 
 def _holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:

@@ -40,6 +40,7 @@ _COLUMNS = ("head", "relation", "tail")
 _STORED = ("tail", "head")
 # Columns of anchor, other and id.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
+Times = tuple[int | None, int]  # times of quads, and times that share a key (known at any time)
 _TEXT = 1 << 23  # bytes of text that are read at once
 
 
@@ -100,22 +101,28 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
     _write_manifest(folder, sizes, tails)
 
 
-def write_folder(folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex]) -> None:
+def write_folder(
+    folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex], times: Times
+) -> None:
     """Write indexes; ``sizes`` are the numbers of entities and relations."""
     for side, index in indices.items():
         for name in _PARTS:
             np.save(folder / f"{side}.{name}.npy", getattr(index, name).cpu().numpy())
-    _write_manifest(folder, sizes, indices["tail"])
+    _write_manifest(folder, sizes, indices["tail"], times)
 
 
-def _write_manifest(folder: Path, sizes: tuple[int, int], tails: PairIndex) -> None:
-    facts = {
+def _write_manifest(
+    folder: Path, sizes: tuple[int, int], tails: PairIndex, times: Times = (None, 1)
+) -> None:
+    facts: dict[str, Any] = {
         "format": _FORMAT[0],
         "version": _FORMAT[1],
         "num_entities": sizes[0],
         "num_relations": sizes[1],
         "checksum": checksum_of(tails),
     }
+    if times[0] is not None:
+        facts["times"] = times
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1))
 
 
@@ -128,8 +135,8 @@ def checksum_of(tails: PairIndex) -> str:
     return checksum.hexdigest()
 
 
-def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex]]:
-    """Map the arrays of a folder; return the checksum, and the index of each side."""
+def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex], int | None, int]:
+    """Map the arrays of a folder; return the checksum, the index of each side, and times."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
@@ -149,10 +156,13 @@ def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex]]:
             raise ValueError(f"sizes must be numbers; got {shown(sizes)}")
         check_sizes(*sizes)
         checksum = str(facts["checksum"])
+        num_times, times_of_key = facts.get("times", (None, 1))
+        if times_of_key not in (1, num_times):
+            raise ValueError(f"times must be numbers; got {shown(facts['times'])}")
     indices = {side: _mapped_index(folder / side, sizes) for side in _STORED}
     if len(indices["tail"].indices) != len(indices["head"].indices):
         raise ValueError(f"{folder}: damaged: the sides have different numbers of triples")
-    return checksum, indices
+    return checksum, indices, num_times, times_of_key
 
 
 def _mapped_index(files: Path, sizes: tuple[int, int]) -> PairIndex:

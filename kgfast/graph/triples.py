@@ -11,7 +11,7 @@ from kgfast.graph.ids import INT64_MAX, as_integers
 from kgfast.graph.nearest import did_you_mean
 from kgfast.text import shown
 
-_COLUMNS = ("head", "relation", "tail")
+_COLUMNS = ("head", "relation", "tail", "time")
 
 
 class Vocabulary:
@@ -40,6 +40,7 @@ class Vocabulary:
     """
 
     __slots__ = ("_ids", "_names", "labels")
+    num_times: int | None = None  # of pairs of a relation and a time (quads.py)
 
     def __init__(self, names: Iterable[str]) -> None:
         if isinstance(names, str):
@@ -74,6 +75,11 @@ class Vocabulary:
     def names(self) -> tuple[str, ...]:
         """Return all names, in id order."""
         return self._names
+
+    @property
+    def columns(self) -> tuple["Vocabulary", ...]:
+        """Return the vocabulary itself; of pairs, those of relations and of times."""
+        return (self,)
 
     def name(self, id: int) -> str:
         """Return the name of an id; a ValueError for an id outside 0..len-1."""
@@ -137,6 +143,9 @@ class Triples:
         Sizes of the id spaces; by default the sizes of the vocabularies, else the largest id + 1.
     entities, relations
         Names of the ids.
+    num_times
+        For quads `[T, 4]`, (h, r, t, time): the number of times. Relation and time become one id,
+        ``relation * num_times + time``, of which there are `num_relations`.
 
     Raises
     ------
@@ -153,7 +162,7 @@ class Triples:
     ((1, 0, 2), tensor([1, 2]))
     """
 
-    __slots__ = ("entities", "hrt", "num_entities", "num_relations", "relations")
+    __slots__ = ("entities", "hrt", "num_entities", "num_relations", "num_times", "relations")
 
     def __init__(
         self,
@@ -163,16 +172,20 @@ class Triples:
         num_relations: int | None = None,
         entities: Vocabulary | None = None,
         relations: Vocabulary | None = None,
+        num_times: int | None = None,
     ) -> None:
+        self.num_times = num_times if relations is None else relations.num_times
         num_entities = _size("entities", num_entities, entities)
         num_relations = _size("relations", num_relations, relations)
-        self.hrt = as_triples_tensor(hrt, num_entities=num_entities, num_relations=num_relations)
+        sizes = {"num_entities": num_entities, "num_relations": num_relations}
+        self.hrt = as_triples_tensor(hrt, **sizes, num_times=self.num_times, takes_pairs=True)
         self.entities = entities
         self.relations = relations
         if num_entities is None:
             num_entities = one_past_max(self.hrt[:, ::2])
         if num_relations is None:
-            num_relations = one_past_max(self.hrt[:, 1])
+            times = self.num_times or 1
+            num_relations = -(-one_past_max(self.hrt[:, 1]) // times) * times
         self.num_entities = num_entities
         self.num_relations = num_relations
 
@@ -180,17 +193,24 @@ class Triples:
     def from_names(
         cls, triples: Iterable[Sequence[str]], entities: Vocabulary, relations: Vocabulary
     ) -> "Triples":
-        """Make triples from rows of three names; a ValueError for any other row or name."""
+        """Make triples from rows of three names; a ValueError for any other row or name.
+
+        Quads have four, and ``relations`` then are :class:`kgfast.graph.TimedRelations`.
+        """
         rows = list(triples)
+        vocabularies = [entities, *relations.columns]
+        vocabularies.insert(2, entities)
+        expected = ", ".join(_COLUMNS[: len(vocabularies)])
         for i, row in enumerate(rows):
-            if isinstance(row, str) or len(row) != 3:
-                raise ValueError(f"triples[{i}] = {shown(row)}: expected (head, relation, tail)")
-        columns = (
-            entities.ids(row[0] for row in rows),
-            relations.ids(row[1] for row in rows),
-            entities.ids(row[2] for row in rows),
-        )
-        return cls(torch.stack(columns, dim=1), entities=entities, relations=relations)
+            if isinstance(row, str) or len(row) != len(vocabularies):
+                raise ValueError(f"triples[{i}] = {shown(row)}: expected ({expected})")
+        ids = [of.ids(row[i] for row in rows) for i, of in enumerate(vocabularies)]
+        return cls(torch.stack(ids, dim=1), entities=entities, relations=relations)
+
+    @property
+    def quads(self) -> Tensor:
+        """Return quads (h, r, t, time), int64 `[T, 4]`; the triples themselves without times."""
+        return quads_of(self.hrt, self.num_times)
 
     @property
     def head_ids(self) -> Tensor:
@@ -229,13 +249,13 @@ class Triples:
             num_relations=self.num_relations,
             entities=self.entities,
             relations=self.relations,
+            num_times=self.num_times,
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Triples({len(self):,} triples, {self.num_entities:,} entities, "
-            f"{self.num_relations:,} relations)"
-        )
+        relations = f"{self.num_relations // (self.num_times or 1):,} relations"
+        times = "" if self.num_times is None else f", {self.num_times:,} times"
+        return f"Triples({len(self):,} triples, {self.num_entities:,} entities, {relations}{times})"
 
 
 class HasTriples(Protocol):
@@ -263,6 +283,8 @@ def as_triples_tensor(
     *,
     num_entities: int | None = None,
     num_relations: int | None = None,
+    num_times: int | None = None,
+    takes_pairs: bool = False,
     checks_ids: bool = True,
 ) -> Tensor:
     """Check triples and return one int64 tensor `[T, 3]`, on their device.
@@ -274,6 +296,10 @@ def as_triples_tensor(
         such `mapped_triples`. Int64 values are not copied; an empty sequence becomes `[0, 3]`.
     num_entities, num_relations
         Ids must lie below these, if given.
+    num_times
+        For a temporal model: rows must be quads `[T, 4]`, whose relation and time become one id.
+    takes_pairs
+        Take rows `[T, 3]` with times, too: their relations are such ids.
     checks_ids
         Check the ids, for which the host waits for a GPU.
 
@@ -285,12 +311,20 @@ def as_triples_tensor(
     rows = triples.hrt if isinstance(triples, Triples) else triples
     hrt = as_integers("triples", getattr(rows, "mapped_triples", rows))
     if hrt.shape == (0,):  # an empty sequence
-        hrt = hrt.reshape(0, 3)
-    if hrt.ndim != 2 or hrt.shape[1] != 3:
-        raise ValueError(f"triples must have shape [T, 3] (h, r, t), got {list(hrt.shape)}")
-    if not checks_ids or not len(hrt):
-        return hrt
-    for column, size in enumerate((num_entities, num_relations, num_entities)):
+        hrt = hrt.reshape(0, 3 if num_times is None else 4)
+    sizes = [num_entities, num_relations, num_entities]
+    if isinstance(triples, Triples) and triples.num_times is not None:
+        if num_entities is not None and triples.num_times != num_times:
+            theirs = "no times" if num_times is None else f"{num_times:,} times"
+            raise ValueError(f"triples are quads of {triples.num_times:,} times, not {theirs}")
+    elif num_times is not None and not (takes_pairs and hrt.shape[1:] == (3,)):
+        num_relations = (INT64_MAX if num_relations is None else num_relations) // num_times
+        sizes = [num_entities, num_relations, num_entities, num_times]
+    if hrt.ndim != 2 or hrt.shape[1] != len(sizes):
+        expected = "[T, 3] (h, r, t)" if len(sizes) == 3 else "[T, 4] (h, r, t, time)"
+        advice = "; quads need a model with times, or num_times=" if hrt.shape[1:] == (4,) else ""
+        raise ValueError(f"triples must have shape {expected}, got {list(hrt.shape)}{advice}")
+    for column, size in enumerate(sizes if checks_ids and len(hrt) else ()):
         ids, limit = hrt[:, column], INT64_MAX if size is None else size
         low, high = torch.aminmax(ids)
         if int(low) < 0 or int(high) >= limit:
@@ -300,7 +334,26 @@ def as_triples_tensor(
                 f"triples[{row}] = {tuple(hrt[row].tolist())}: "
                 f"{_COLUMNS[column]} {int(ids[row])} must be {allowed}"
             )
-    return hrt
+    if len(sizes) == 3:
+        return hrt
+    heads, relations, tails, times = hrt.unbind(1)
+    return torch.stack([heads, relations * sizes[3] + times, tails], 1)
+
+
+def with_times(columns: Mapping[str, Any], num_times: int | None) -> dict[str, Any]:
+    """Return columns of ids with ``relations`` of pairs as relations and, last, ``times``."""
+    if num_times is None or columns.get("relations") is None:
+        return dict(columns)
+    pairs = as_integers("relations", columns["relations"])
+    return {**columns, "relations": pairs // num_times, "times": pairs % num_times}
+
+
+def quads_of(hrt: Tensor, num_times: int | None) -> Tensor:
+    """Return triples of pairs as quads, int64 ``[T, 4]``; without times the triples."""
+    if num_times is None:
+        return hrt
+    heads, pairs, tails = hrt.unbind(1)
+    return torch.stack([heads, pairs // num_times, tails, pairs % num_times], 1)
 
 
 def _size(what: str, size: int | None, vocabulary: Vocabulary | None) -> int | None:

@@ -43,7 +43,11 @@ class QueryBatch:
             return cls(model, *_columns(triples, sizes, table), side)
         checks_ids = checks_values() or 0 in sizes
         hrt = as_triples_tensor(
-            triples, num_entities=sizes[0], num_relations=sizes[1], checks_ids=checks_ids
+            triples,
+            num_entities=sizes[0],
+            num_relations=sizes[1],
+            num_times=getattr(model, "num_times", None),
+            checks_ids=checks_ids,
         ).to(table.device)
         heads, relations, tails = hrt.unbind(1)
         if not checks_ids:
@@ -105,6 +109,5 @@ def check_side(side: Side) -> None:
 
 def count_of(model: Any, side: Side) -> int:
     """Count the relations that triples may name; for predicted tails also inverse relations."""
-    if side == "tail" and getattr(model, "has_inverses", False):
-        return len(model.relation)
-    return int(model.num_relations)
+    has_inverses = side == "tail" and getattr(model, "has_inverses", False)
+    return int(model.num_relations) * (2 if has_inverses else 1)

@@ -24,6 +24,7 @@ from kgfast.models.rescal import RESCAL
 from kgfast.models.rotate import RotatE
 from kgfast.models.rscf import RSCF
 from kgfast.models.tables import from_array
+from kgfast.models.tntcomplex import TNTComplEx
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
 
@@ -44,6 +45,7 @@ __all__ = [
     "Reciprocal",
     "RotatE",
     "Side",
+    "TNTComplEx",
     "TransE",
     "Wrapper",
     "candidates_at",

@@ -7,7 +7,7 @@ attributes of :class:`RankableModel` can be ranked; subclassing :class:`Model` i
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, cast
 
@@ -111,6 +111,11 @@ class Model(nn.Module, ABC):
         True if a step of training runs large operators of PyTorch, which use PyTorch's threads.
     dims : list of int, optional
         Widths of the sub-models that training and evaluation serve together; None without any.
+    num_times : int, optional
+        Number of times of a temporal model, whose relations are pairs ``relation * num_times +
+        time``; None for any other.
+    table_names : tuple of str
+        The attributes that are tables: entities first.
     """
 
     score: str
@@ -121,6 +126,8 @@ class Model(nn.Module, ABC):
     dims: list[int] | None = None
     in_blocks: Any = None  # no function scores blocks of candidates
     is_in_blocks: bool = False
+    num_times: int | None = None
+    table_names: tuple[str, ...] = ("entity", "relation")
     _planes: tuple[int, int] = (1, 1)  # planes of `dim` columns in rows of both tables
     _is_uniform: bool = False  # fresh tables are uniform in +-(gamma + 2) / dim
     entity: Tensor
@@ -279,6 +286,12 @@ class Model(nn.Module, ABC):
         """Return rows of the relation table for queries of a side; inverses have their own rows."""
         return relations
 
+    def relation_factors(
+        self, ids: Tensor, read: Callable[[Tensor, Tensor], Tensor] = torch.embedding
+    ) -> list[Tensor]:
+        """Return the rows ``[B, *]`` of relations that penalties take, by a reader of rows."""
+        return [read(self.relation, ids)]
+
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
         """Return the model on another entity table ``[M, G]``; everything else is shared.
 
@@ -315,7 +328,7 @@ class Model(nn.Module, ABC):
         """
         check_dim(dim, self.dim)
         self._check_in_memory("first_columns()")
-        tables = {"entity": self.entity, "relation": self.relation}
+        tables = {name: getattr(self, name) for name in self.table_names}
         planes = {name: table.shape[1] // self.dim for name, table in tables.items()}
         local = self._with(**{name: tables[name][:, : dim * planes[name]] for name in tables})
         local.dim = dim

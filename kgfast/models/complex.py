@@ -1,5 +1,7 @@
 """ComplEx (Trouillon et al. 2016, arXiv 1606.06357): a Hermitian diagonal bilinear form."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -41,7 +43,11 @@ class ComplEx(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation
-        rows, factors = query_rows(self.entity, anchors), query_rows(others, relations)
+        rows = query_rows(self.entity, anchors)
+        if side == "relation":
+            factors = query_rows(others, relations)
+        else:
+            factors = reduce(torch.add, self.relation_factors(relations, query_rows))
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
             rows, factors = factors, rows
         if side != "relation" and ops.serves_composition(self.entity, others):

@@ -37,7 +37,7 @@ class Reciprocal(Wrapper):
         module becomes the submodule ``model``.
     order : {"interleaved", "appended"}
         Place of the inverse of relation r: at 2r + 1, with r itself at 2r (PyKEEN), or at r + R
-        (LibKGE).
+        (LibKGE, and all temporal models).
 
     Raises
     ------
@@ -67,7 +67,10 @@ class Reciprocal(Wrapper):
             check_model(model, "dim")
         if getattr(model, "has_inverses", False):
             raise ValueError(f"{type(model).__name__} has inverse relations already")
-        if model.num_relations % 2 or not model.num_relations:
+        times = getattr(model, "num_times", None)
+        if times is not None and order != "appended":
+            raise ValueError("order must be 'appended' for a temporal model: 2r is a time of r")
+        if model.num_relations % (2 * (times or 1)) or not model.num_relations:
             raise ValueError(
                 f"model must have as many inverse relations as relations: {type(model).__name__} "
                 f"has {model.num_relations} relations"

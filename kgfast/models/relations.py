@@ -29,6 +29,8 @@ def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
         return blocks
     if side != "relation":
         return None
+    if getattr(model, "num_times", None) is not None:
+        raise NotImplementedError(f"{type(model).__name__} ranks no relations: they are at a time")
     if isinstance(model, Model):
         return None if model.scores_relations else _triple_scores(model, dim)
     try:

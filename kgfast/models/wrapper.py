@@ -57,6 +57,11 @@ class Wrapper(Model):
         return self.model.num_relations
 
     @property
+    def num_times(self) -> int | None:  # type: ignore[override]
+        """Count the times of the inner model."""
+        return getattr(self.model, "num_times", None)
+
+    @property
     def has_inverses(self) -> bool:
         return self.model.has_inverses
 

@@ -14,7 +14,7 @@ from kgfast.eval.driver import Call
 from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader, own_reader
-from kgfast.graph import KnownTriples, TriplesLike
+from kgfast.graph import KnownTriples, TriplesLike, quads_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.processes.shares import check_cover, facts_of
@@ -133,7 +133,7 @@ def count_range(
     call.reader = RowReader.of(reader.table, start, stop)
     call.run(job)
     # a view is pickled with the whole tensor that it views
-    counts, hrt = job.counts[0][:, 0], job.hrt.clone()
+    counts, hrt = job.counts[0][:, 0], quads_of(job.hrt.clone(), job.num_times)
     few = min(_SAMPLE, total)
     ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
     question = digest(facts_of(model, reader), job.facts, reader.table.rows(ids))

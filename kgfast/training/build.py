@@ -96,14 +96,26 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
 
 
 def build_model(
-    config: Config, num_entities: int, num_relations: int, room: MappedRoom | None = None
+    config: Config,
+    num_entities: int,
+    num_relations: int,
+    num_times: int | None = None,
+    room: MappedRoom | None = None,
 ) -> Model:
-    """Make a fresh, trainable model on the CPU; the seed of the config determines the values."""
+    """Make a fresh, trainable model on the CPU; the seed of the config determines the values.
+
+    With ``num_times``, ``num_relations`` counts pairs of a relation and a time.
+    """
     section = config.model
+    if not is_own(section.name) and (num_times is None) == (section.name == "tntcomplex"):
+        kind = "triples (h, r, t)" if num_times is None else "quads (h, r, t, time)"
+        raise ValueError(f"model.name: {section.name} does not fit a dataset of {kind}")
     cls = _class_of("model", section.name, MODELS)
     options = section.options if is_own(section.name) else section.arguments_of(cls)
     if room is not None:
         options = options | {"room": room}
+    if num_times is not None:
+        options, num_relations = options | {"num_times": num_times}, num_relations // num_times
     num_rows = 2 * num_relations if section.reciprocal else num_relations
     sizes, seed = (num_entities, num_rows, section.base_dim), mix(config.seed, Stream.MODEL)
     try:
@@ -113,7 +125,7 @@ def build_model(
     if not (isinstance(model, Model) and model.entity.requires_grad):
         raise ValueError(f"model.name: init() of {section.name} must return a trainable model")
     generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
-    for table in (model.entity.detach(), model.relation.detach()):
+    for table in (getattr(model, name).detach() for name in model.table_names):
         if section.init_range is not None:
             table.uniform_(-section.init_range, section.init_range, generator=generator)
         elif section.init_std is not None:

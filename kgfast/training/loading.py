@@ -268,7 +268,7 @@ def model_of(
     A ValueError says that the tensors do not fit the config or the names.
     """
     state = of_part("model", tensors)
-    model = build_model(config, len(names[0]), len(names[1]))
+    model = build_model(config, len(names[0]), len(names[1]), names[1].num_times)
     with reading(run.path, "the checkpoint does not fit the model"):
         check_tensors("model", state, model.state_dict())
         model.load_state_dict(state)

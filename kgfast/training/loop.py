@@ -17,7 +17,7 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.identity import names_digest
 from kgfast.eval.metrics import HITS, metric_named
 from kgfast.eval.ranks import Ranks
-from kgfast.graph import as_triples_tensor
+from kgfast.graph import as_triples_tensor, relation_names
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.spares import constant
@@ -78,7 +78,10 @@ class Run:
         self._log_file: TextIO | None = None
         _check_sizes(model, dataset)
         hrt = as_triples_tensor(
-            dataset.train, num_entities=dataset.num_entities, num_relations=dataset.num_relations
+            dataset.train,
+            num_entities=dataset.num_entities,
+            num_relations=dataset.num_relations,
+            num_times=model.num_times,
         ).cpu()
         inverses_of = model.num_relations if model.has_inverses else None
         self._objective = Objective(config, hrt, dataset.num_entities, inverses_of)
@@ -276,8 +279,8 @@ class Run:
         data, model = self._dataset, self._model
         names = " of ".join(type(m).__name__ for m in model.modules() if isinstance(m, Model))
         words = [
-            f"{names}, dim {model.dim}; {data.num_entities:,} entities, {data.num_relations:,} "
-            f"relations, {len(data.train):,} triples; {self.steps:,} steps; {model.entity.device}"
+            f"{names}, dim {model.dim}; {data.sizes()}, {len(data.train):,} triples; "
+            f"{self.steps:,} steps; {model.entity.device}"
         ]
         words += [] if self._folder is None else [f"{self._folder.path}"]
         words += [f"resumed after step {self.state.step:,}"] if self.resumed else []
@@ -403,7 +406,9 @@ def _describe(model: nn.Module, dataset: Dataset) -> str:
             f"{advice}"
         )
     table, row = bad_row[0].rpartition(".")[2], bad_row[1]
-    names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
+    relations, times = relation_names(dataset.relations)
+    of_tables = {"entity": dataset.entities, "relation": relations, "time": times}
+    names = of_tables.get(table.removeprefix("static_"))
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (
         f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity: "

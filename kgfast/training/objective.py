@@ -12,6 +12,7 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
+from kgfast.models.wrapper import unwrapped
 from kgfast.rng import Stream, mix
 from kgfast.training.build import loss_of
 from kgfast.training.config import Config
@@ -95,10 +96,13 @@ class Objective:
                 losses.relation_logits(model, heads, tails, sparse=True), relations
             )
         if penalty.name != "none":
-            queries = batch.anchors, batch.relations
-            rows: Any = queries if batch.targets is None else batch.triples
+            rows: Any = batch.anchors, batch.relations
+            rows = rows if batch.targets is None else (*rows, batch.targets)
             of_rows = getattr(losses.regularizers, penalty.name)
             yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
+
+        if penalty.time_weight:
+            yield penalty.time_weight * unwrapped(model).smoothness()
 
     def dims_of(self, model: Model, batch: Batch) -> tuple[int, ...] | None:
         """Return the widths of the sub-models that a batch trains; None if the model has none."""

@@ -19,13 +19,15 @@ import torch
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import fingerprint, names_digest
-from kgfast.graph import Triples, Vocabulary
+from kgfast.graph import TimedRelations, Triples, Vocabulary
 from kgfast.locks import locked
 from kgfast.models.tables import Room
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Stored, load, save
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
+
+_NAMES = ("entities", "relations", "times")
 
 
 class RunFolder:
@@ -89,7 +91,8 @@ class RunFolder:
     def write_graph(self, dataset: Dataset) -> None:
         """Write the names and triples that the run begins with; names are JSON in bytes."""
         tensors = {name: dataset.split(name).hrt.cpu() for name in SPLITS}
-        for what, names in (("entities", dataset.entities), ("relations", dataset.relations)):
+        vocabularies = dataset.entities, *dataset.relations.columns
+        for what, names in zip(_NAMES, vocabularies, strict=False):
             text = bytearray(json.dumps(list(names)).encode())
             tensors[what] = torch.from_numpy(np.frombuffer(text, np.uint8))
         save(self.graph, tensors, {"graph": names_digest(dataset)})
@@ -105,8 +108,11 @@ class RunFolder:
         with reading(self.graph, "not the graph of a run"):
             names: Any = {
                 what: Vocabulary(json.loads(tensors[what].numpy().tobytes()))
-                for what in ("entities", "relations")
+                for what in _NAMES
+                if what in tensors
             }
+            if "times" in names:
+                names["relations"] = TimedRelations(names["relations"], names.pop("times"))
             train, valid, test = (Triples(tensors[split], **names) for split in SPLITS)
             graph = Dataset("", train, valid, test, **names)
             if header["graph"] != names_digest(graph):

@@ -20,6 +20,7 @@ from kgfast.datasets.dataset import SPLITS
 from kgfast.graph import (
     KnownTriples,
     Names,
+    TimedRelations,
     Triples,
     TriplesLike,
     Vocabulary,
@@ -27,6 +28,7 @@ from kgfast.graph import (
     with_names,
 )
 from kgfast.models import Model
+from kgfast.models.wrapper import unwrapped
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import check_tensors, write
 from kgfast.whole_files import new_folder
@@ -45,6 +47,7 @@ _OPTIONS: dict[Any, tuple[str, ...]] = {
     models.MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
     models.RSCF: (),
     models.Reciprocal: ("order",),
+    models.TNTComplEx: ("layout",),
 }
 _CLASSES = {cls.__name__: cls for cls in _OPTIONS}
 _SIZES = ("score", "dim", "num_entities", "num_relations")
@@ -65,12 +68,13 @@ def save(
     Parameters
     ----------
     model : Model
-        RotatE, TransE, DistMult, ComplEx, CP, RESCAL or ConvE, and MED, RSCF or Reciprocal around
-        one of them. Entities may be a :class:`kgfast.tables.Table`.
+        RotatE, TransE, DistMult, ComplEx, TNTComplEx, CP, RESCAL or ConvE, and MED, RSCF or
+        Reciprocal around one of them. Entities may be a :class:`kgfast.tables.Table`.
     folder
         A folder that is empty or not there yet.
     entities, relations : Vocabulary or iterable of str, optional
-        Names in the order of the rows of the tables; inverse relations have none.
+        Names in the order of the rows of the tables; inverse relations have none. Relations of
+        quads are :class:`kgfast.graph.TimedRelations`.
     known : KnownTriples, Triples, Tensor, array, sequence or a list of them, optional
         Triples that predictions leave out, of ids or of names.
 
@@ -98,8 +102,8 @@ def save(
     for layer in layers or [model]:
         if type(layer) not in _OPTIONS:
             raise TypeError(
-                f"model must be {', '.join(_CLASSES)}, the last three around another; got "
-                f"{type(layer).__name__}"
+                f"model must be {', '.join(_CLASSES)}, of which MED, RSCF and Reciprocal are "
+                f"around another; got {type(layer).__name__}"
             )
     described = [{"class": type(layer).__name__, **_options_of(layer)} for layer in layers]
     facts = {"format": FORMAT, "layers": described, **{key: getattr(model, key) for key in _SIZES}}
@@ -115,9 +119,10 @@ def save(
         _write_json(scratch / CONFIG, facts)
         labels: dict[str, str] = {}
         for what, vocabulary in zip(("entities", "relations"), names, strict=True):
-            if vocabulary is not None:
-                _write_json(scratch / f"{what}.json", list(vocabulary))
-                labels |= vocabulary.labels
+            of_files = () if vocabulary is None else vocabulary.columns
+            for file, column in zip((what, "times"), of_files, strict=False):
+                _write_json(scratch / f"{file}.json", list(column))
+                labels |= column.labels
         if labels:
             lines = (f"{name}\t{label}\n" for name, label in labels.items())
             (scratch / "labels.tsv").write_text("".join(lines), encoding="utf-8")
@@ -157,14 +162,15 @@ def _checked_known(known: Any, names: Names, model: Model) -> KnownTriples:
     sizes: dict[str, Any] = {
         "num_entities": model.num_entities,
         "num_relations": model.num_relations,
+        "num_times": model.num_times,
     }
     if not isinstance(known, KnownTriples):
         try:
             ids, _ = with_names(known, names)
-            return KnownTriples(as_triples_tensor(ids, **sizes))
+            return KnownTriples(Triples(as_triples_tensor(ids, **sizes), num_times=model.num_times))
         except (TypeError, ValueError) as error:
             raise type(error)(f"known: {error}") from None
-    for what, size, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=True):
+    for what, size, most in zip(("entity", "relation"), known.sizes, sizes.values(), strict=False):
         if size > most:
             raise ValueError(f"known: {what} {size - 1} must be in 0..{most - 1}")
     return known
@@ -223,10 +229,12 @@ def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
         if cls is models.ConvE:
             weight = state[f"{prefix}convolution.weight"]
             options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
+        more = cls.table_names[2:] if model is None else ()
+        options |= {name: state.pop(prefix + name) for name in more}
         with torch.random.fork_rng(devices=()):  # fresh weights, which the state replaces
             model = cls(*(rows if model is None else [model]), **options)
     expected = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name in ("entity", "relation"):
+    for name in unwrapped(model).table_names:
         expected.pop(prefix + name, None)
     check_tensors("model", state, expected)
     with torch.no_grad():
@@ -252,6 +260,9 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
         return None
     with reading(path, "not a list of names"):
         names, rows = Vocabulary(json.loads(path.read_text("utf-8"))), getattr(model, f"num_{what}")
+        if what == "relations" and (folder / "times.json").is_file():
+            times = json.loads((folder / "times.json").read_text("utf-8"))
+            names = TimedRelations(names, Vocabulary(times))
         if len(names) != rows:
             raise ValueError(f"{len(names):,} names; the tables have {rows:,} rows")
     return names

@@ -167,7 +167,8 @@ class Trainer:
             self.dataset = self._data() if dataset is None else dataset
             if assignment.size > 1:
                 assignment.check_same(self._facts())
-            sizes = self.dataset.num_entities, self.dataset.num_relations
+            data = self.dataset
+            sizes = data.num_entities, data.num_relations, data.relations.num_times
             self.model = build_model(config, *sizes, room).to(self.device)
 
     def _data(self) -> Dataset:

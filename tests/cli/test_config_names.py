@@ -103,7 +103,7 @@ def test_the_folder_one_stands_in(graph, monkeypatch):
 def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
     said = error_of("train")
     assert said == "error: name either a --config, or a --model and --data; got neither"
-    models = "complex, conve, cp, distmult, rescal, rotate, transe"
+    models = "complex, conve, cp, distmult, rescal, rotate, tntcomplex, transe"
     for words, end in (
         (("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph), "got both"),
         (("--model", "rotate"), "needs --data, the folder of the graph"),

@@ -53,11 +53,11 @@ search={ranges: {optim.lr: {low: 1}}}
 search={ranges: {optim.lr: {choices: [1], low: 0, high: 1}}}
     search.ranges.optim.lr: needs either low and high, or choices
 model.name=rotat
-    model.name: must be one of rotate, transe, distmult, complex, conve, cp, rescal, or an imp
+    model.name: must be one of rotate, transe, distmult, complex, conve, cp, rescal, tntcomplex, or
 model.init_range=0.1  model.init_std=0.1
     model.init_std: goes with model.init_range null; model.init_range is 0.1
 regularizer.name=n3  regularizer.weight=0.1
-    regularizer.name: n3 goes with distmult, complex, cp; got model.name rotate
+    regularizer.name: n3 goes with distmult, complex, cp, tntcomplex; got model.name rotate
 model.name=cp  regularizer.name=dura  regularizer.weight=0.1  train.mode=kvsall  loss.name=bce
     regularizer.name: dura is of triples, of which a query of kvsall has many
 loss.precision=bf16  model.name=complex

@@ -19,7 +19,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval import GroupedRanks, Ranks, topk
 from kgfast.extras.report import figures
 from kgfast.frames import needed
-from kgfast.graph import KnownTriples, Vocabulary
+from kgfast.graph import KnownTriples, Vocabulary, relation_names
 from kgfast.text import escaped
 from kgfast.training import RunFolder, load_run
 from kgfast.whole_files import write_whole
@@ -137,7 +137,7 @@ def _groups(
     ranks: Ranks, names: Vocabulary | None, samples: int, hits: Sequence[int]
 ) -> dict[str, Any]:
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
-    relations = ranks.by("relation")
+    relations, names = ranks.by("relation"), relation_names(names)[0]
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
     titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
     largest = GroupedRanks("relation", {titles[name]: relations[name] for name in shown})
@@ -189,9 +189,13 @@ def examples(
 
     def example(cell: int) -> dict[str, Any]:
         row, column = divmod(cell, len(ranks.sides))
-        head, relation, tail = ranks.triples[row].tolist()
+        ids = dict(
+            zip(("heads", "relations", "tails", "times"), ranks.triples[row].tolist(), strict=False)
+        )
+        head, relation, tail, *time = ids.values()
+        relation = relation if not time else relation * model.num_times + time[0]
         return {
-            "ids": {"heads": head, "relations": relation, "tails": tail},
+            "ids": ids,
             "head": text(head, names[0]),
             "relation": text(relation, names[1]),
             "tail": text(tail, names[0]),

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from kgfast.eval import Index, Ranks, rank, topk
 from kgfast.frames import score_column
-from kgfast.graph import KnownTriples, Names
+from kgfast.graph import KnownTriples, Names, with_times
 from kgfast.models import Side
 
 Answer = dict[str, Any]  # JSON object
@@ -61,6 +61,7 @@ class Engine:
     def answer(self, question: Question) -> Answer:
         """Return the JSON object that answers a question."""
         columns: Any = {role: _ids(ids) for role, ids in question.columns.items()}
+        columns = with_times(columns, getattr(self.model, "num_times", None))
         if question.kind == "score":
             return self._score(columns)
         candidates: Any = None

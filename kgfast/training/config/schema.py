@@ -27,10 +27,11 @@ _MOST = 20  # messages at most
 
 _OWN = "your own"
 _OTHERS_THAN_CONVE = (*(name for name in MODELS if name != "conve"), _OWN)
+_WITH_RELATIONS = [name for name in _OTHERS_THAN_CONVE if name != "tntcomplex"]
 _DISTANCES = ("rotate", "transe")
 _PENALTIES = {
-    "n3": ("distmult", "complex", "cp"),
-    "dura": ("distmult", "complex", "cp", "rescal"),
+    "n3": ("distmult", "complex", "cp", "tntcomplex"),
+    "dura": ("distmult", "complex", "cp", "tntcomplex", "rescal"),
 }
 _Rule = tuple[str, str, Sequence[str | None]]
 
@@ -51,7 +52,7 @@ _GOES_WITH: list[_Rule] = [
     ("model.use_rscf", "model.name", _DISTANCES),
     ("model.use_rscf", "train.mode", ("negative",)),
     ("model.options", "model.name", (_OWN,)),
-    ("med", "model.name", tuple(name for name in _OTHERS_THAN_CONVE if name != "rescal")),
+    ("med", "model.name", tuple(name for name in _WITH_RELATIONS if name != "rescal")),
     ("med", "train.mode", ("negative",)),
     *((f"loss.{key}", "med", (None,)) for key in ("name", "alpha", "margin")),
     ("data.subsampling", "med", (None,)),
@@ -62,7 +63,8 @@ _GOES_WITH: list[_Rule] = [
     ("data.target_weights", "loss.name", ("cross_entropy",)),
     *_takers("loss", sections.LossConfig, LOSSES),
     ("loss.precision", "model.name", [*(name for name in MODELS if name not in _DISTANCES), _OWN]),
-    ("loss.relation_weight", "model.name", _OTHERS_THAN_CONVE),
+    ("loss.relation_weight", "model.name", _WITH_RELATIONS),
+    ("regularizer.time_weight", "model.name", ("tntcomplex",)),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("loss.options", "loss.name", (_OWN,)),
     ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),

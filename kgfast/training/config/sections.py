@@ -16,9 +16,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from kgfast.eval.metrics import metric_named
 from kgfast.losses import LOSSES, EntitiesLoss
 from kgfast.models import CP, RESCAL, ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.models.tntcomplex import TNTComplEx
 
 MODELS: dict[str, type[Model]] = {
-    cls.__name__.lower(): cls for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL)
+    cls.__name__.lower(): cls
+    for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL, TNTComplEx)
 }
 _LOSSES = tuple(name for name, loss in LOSSES.items() if loss.over != "crops")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -109,8 +111,9 @@ class ModelConfig(Section):
     """The model."""
 
     name: Annotated[str, _one_of(MODELS)]
-    """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp`` or ``rescal``; or the
-    import path ``my.module:MyModel`` of your own (docs/how-to/own_model.md)."""
+    """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp`` or ``rescal``; for quads
+    ``tntcomplex`` (docs/how-to/temporal.md); or the import path ``my.module:MyModel`` of your own
+    (docs/how-to/own_model.md)."""
     base_dim: Count
     """``dim`` of the model: complex dimensions for rotate and complex, of each half for cp."""
     gamma: Positive = 12.0
@@ -259,10 +262,12 @@ class RegularizerConfig(Section):
     """A penalty on the rows of a step; formulas in :mod:`kgfast.losses.regularizers`."""
 
     name: Literal["none", "n3", "l2", "dura"] = "none"
-    """N3 (Lacroix et al. 2018) for distmult, complex and cp; L2; or DURA (Zhang et al. 2020) for
-    distmult, complex, cp and rescal."""
+    """N3 (Lacroix et al. 2018) for distmult, complex, tntcomplex and cp; L2; or DURA (Zhang et al.
+    2020) for these and rescal."""
     weight: NonNegative = 0.0
     """Factor of the mean penalty over the queries of a step."""
+    time_weight: NonNegative = 0.0
+    """For tntcomplex: factor of :meth:`kgfast.TNTComplEx.smoothness`, beside the other penalty."""
 
 
 class OptimConfig(Section):
