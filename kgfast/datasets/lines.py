@@ -116,8 +116,7 @@ def numbered_names(
 ) -> Graph:
     """Read the splits of names; without vocabularies, the sorted names become vocabularies.
 
-    Without vocabularies, lines may have a fourth name, the time. Times that are whole numbers are
-    sorted as numbers.
+    Lines without vocabularies may have a fourth name, the time; numbers are sorted as numbers.
     """
     splits: list[Columns] = []
     widths = (3, 4) if vocabularies is None else (3,)
@@ -140,10 +139,7 @@ def numbered_names(
 def ids_of_names(
     file: Path | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
-    """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; errors name the file.
-
-    With times, relations are pairs.
-    """
+    """Return the ids of columns of names, int64 `[T, 3]`; errors name the file."""
     vocabularies = [entities, relations.columns[0], entities, *relations.columns[1:]]
     try:
         ids = [of.ids(names) for of, names in zip(vocabularies, columns, strict=True)]

@@ -32,17 +32,11 @@ def check_rankable(model: object) -> None:
 
 
 def check_known(known: KnownTriples | None, model: Any) -> None:
-    if known is None:
-        return
-    if not isinstance(known, KnownTriples):
+    if known is not None and not isinstance(known, KnownTriples):
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
-    if known.num_times != getattr(model, "num_times", None):
-        raise ValueError(f"known: {_times(known)}, but the model has {_times(model)}")
-
-
-def _times(counted: Any) -> str:
-    count = getattr(counted, "num_times", None)
-    return "no times" if count is None else f"quads of {count:,} times"
+    times = getattr(model, "num_times", None)
+    if known is not None and known.num_times != times:
+        raise ValueError(f"known: num_times is {known.num_times}, and {times} of the model")
 
 
 def checked_batch_size(batch_size: int | None, model: Any, count: int = INT64_MAX) -> int:
@@ -69,9 +63,11 @@ def _query_bytes(model: Any) -> int:
 
 def check_names(names: Names, model: Any) -> None:
     """Check that a vocabulary has one name per row of the model."""
-    relations = names[1]
-    if relations is not None and relations.num_times != getattr(model, "num_times", None):
-        raise ValueError(f"vocabulary: {_times(relations)}, but the model has {_times(model)}")
+    relations, times = names[1], getattr(model, "num_times", None)
+    if relations is not None and relations.num_times != times:
+        raise ValueError(
+            f"vocabulary: num_times is {relations.num_times}, and {times} of the model"
+        )
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None and len(vocabulary) != (size := getattr(model, f"num_{what}")):
             raise ValueError(

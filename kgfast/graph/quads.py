@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.triples import Vocabulary
+from kgfast.text import shown
 
 _BETWEEN = " @ "
 
@@ -44,8 +45,10 @@ class TimedRelations(Vocabulary):
         return torch.tensor([self[name] for name in names], dtype=torch.int64, device="cpu")
 
     def __getitem__(self, name: str) -> int:
-        relation, _, time = name.rpartition(_BETWEEN)
-        return self.columns[0][relation or name] * self.num_times + self.columns[1][time]
+        relation, between, time = name.rpartition(_BETWEEN)
+        if not between:
+            raise ValueError(f"{shown(name)} must be a relation and a time: 'relation @ time'")
+        return self.columns[0][relation] * self.num_times + self.columns[1][time]
 
     def __contains__(self, name: object) -> bool:
         parts = str(name).rpartition(_BETWEEN)[::2]

@@ -42,14 +42,9 @@ class QueryBatch:
         if isinstance(triples, tuple) and any(map(is_tensor, triples)):
             return cls(model, *_columns(triples, sizes, table), side)
         checks_ids = checks_values() or 0 in sizes
-        hrt = as_triples_tensor(
-            triples,
-            num_entities=sizes[0],
-            num_relations=sizes[1],
-            num_times=getattr(model, "num_times", None),
-            checks_ids=checks_ids,
-        ).to(table.device)
-        heads, relations, tails = hrt.unbind(1)
+        options = {"num_times": getattr(model, "num_times", None), "checks_ids": checks_ids}
+        hrt = as_triples_tensor(triples, num_entities=sizes[0], num_relations=sizes[1], **options)
+        heads, relations, tails = hrt.to(table.device).unbind(1)
         if not checks_ids:
             heads, tails = inside_of(heads, sizes[0]), inside_of(tails, sizes[0])
             relations = inside_of(relations, sizes[1])

@@ -126,8 +126,7 @@ class _Uses:
         Many uses share a relation: the penalty of each relation is computed once.
         """
         distinct, places = distinct_relations(self.relations)
-        factors = self.model.relation_factors(distinct)
-        of_relations = torch.stack([penalty(rows) for rows in factors]).sum(0)
+        of_relations = torch.stack([*map(penalty, self.model.relation_factors(distinct))]).sum(0)
         if places is not None:  # the gradient of a plain index has no fixed order
             of_relations = embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]

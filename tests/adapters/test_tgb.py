@@ -1,0 +1,129 @@
+"""Ranks of tkgl-* data sets: py-tgb's evaluation, written as loops, and py-tgb itself."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import kgfast
+from kgfast.adapters import tgb
+from support.overlay import run_tests_with
+
+N, R, STAMPS = 15, 3, (20100101, 20100102, 20100105, 20100110, 20100111)
+
+
+def source_of(name="tkgl-icews", seed=0):
+    """Return what py-tgb's LinkPropPredDataset holds: quads, then their inverses, and masks."""
+    generator = np.random.default_rng(seed)
+    count = 120
+    heads, tails = generator.integers(0, N, (2, count))
+    relations = np.concatenate([np.arange(R), generator.integers(0, R, count - R)])
+    heads[:N] = np.arange(N)
+    stamps = np.sort(generator.choice(STAMPS, count))
+    full_data = {
+        "sources": np.concatenate([heads, tails]),
+        "destinations": np.concatenate([tails, heads]),
+        "timestamps": np.concatenate([stamps, stamps]),
+        "edge_type": np.concatenate([relations, relations + R]),
+    }
+    stamps = full_data["timestamps"]
+    is_valid, is_test = stamps == STAMPS[3], stamps == STAMPS[4]
+    masks = {"train_mask": ~(is_valid | is_test), "val_mask": is_valid, "test_mask": is_test}
+    return SimpleNamespace(name=name, full_data=full_data, **masks)
+
+
+def model_of(seed=0):
+    """Return a model with inverse relations and equal rows, so that scores tie."""
+    model = kgfast.TNTComplEx.init(N, 2 * R, 2, num_times=len(STAMPS), seed=seed)
+    with torch.no_grad():
+        model.entity[5:9] = model.entity[5]
+    return kgfast.Reciprocal(model, "appended")
+
+
+def scores_of(model, head, relation, time):
+    """Return the scores of all tails, of a relation or an inverse."""
+    pair = torch.tensor([relation * len(STAMPS) + time])
+    queries = model.model.queries(torch.tensor([head]), pair, "tail").double()
+    return (queries * model.model.entity.double()).sum(1).detach().numpy()
+
+
+def evaluated(source, mask, rank_of):
+    """Return realistic ranks of the quads of a mask, in py-tgb's order of quads and inverses."""
+    data = source.full_data
+    columns = ("sources", "edge_type", "destinations", "timestamps")
+    return [
+        rank_of(*row) for row in zip(*(data[name][mask].tolist() for name in columns), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_ranks_are_those_of_a_loop(split):
+    source, model = source_of(), model_of()
+    mask = source.val_mask if split == "valid" else source.test_mask
+    answers = {}
+    evaluated(source, mask, lambda h, r, t, at: answers.setdefault((h, r, at), set()).add(t))
+
+    def rank_of(head, relation, tail, stamp):
+        scores = scores_of(model, head, relation, STAMPS.index(stamp))
+        others = [scores[it] for it in range(N) if it not in answers[head, relation, stamp]]
+        greater = sum(it > scores[tail] for it in others)
+        return 1 + greater + sum(it == scores[tail] for it in others) / 2
+
+    tails, heads = np.split(np.array(evaluated(source, mask, rank_of)), 2)
+    ranks = tgb.evaluate(model, source, split)
+    assert ranks.side("tail").realistic[:, 0].tolist() == tails.tolist()
+    assert ranks.side("head").realistic[:, 0].tolist() == heads.tolist()
+    assert (ranks.realistic % 1 == 0.5).any()
+    assert list(ranks.by("time")) == [str(STAMPS[3 if split == "valid" else 4])]
+    same = kgfast.rank(model, tgb.dataset(source).split(split), known=tgb.dataset(source).known())
+    assert torch.equal(same.greater, ranks.greater)
+
+
+def test_other_objects_are_refused():
+    source = source_of()
+    with pytest.raises(TypeError, match="must be a tgb LinkPropPredDataset; got dict"):
+        tgb.dataset(source.full_data)
+    source.negative_sampler = SimpleNamespace(strategy="dst-time-filtered")
+    with pytest.raises(NotImplementedError, match="its candidates are drawn"):
+        tgb.evaluate(model_of(), source)
+    del source.full_data["edge_type"]
+    with pytest.raises(ValueError, match="only tkgl-"):
+        tgb.dataset(source)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_real_tgb_has_the_same_metrics(seed, tmp_path):
+    """py-tgb's own sampler of negatives and evaluator, on the quads of a split."""
+    pytest.importorskip("tgb")
+    from tgb.linkproppred.evaluate import Evaluator
+    from tgb.linkproppred.tkg_negative_sampler import TKGNegativeEdgeSampler
+    from tgb.utils.utils import save_pkl
+
+    source, model = source_of(seed=seed), model_of(seed)
+    mask, data = source.test_mask, source.full_data
+    answers = {}
+    evaluated(source, mask, lambda h, r, t, at: answers.setdefault((at, h, r), {}).setdefault(t))
+    file = str(tmp_path / "tkgl-icews_test_ns.pkl")
+    save_pkl({key: np.array(list(tails)) for key, tails in answers.items()}, file)
+    ends = int(data["destinations"].min()), int(data["destinations"].max())
+    sampler, evaluator = TKGNegativeEdgeSampler("tkgl-icews", *ends), Evaluator("tkgl-icews")
+    sampler.load_eval_set(file, "test")
+
+    def result_of(head, relation, tail, stamp):
+        query = (np.array([value]) for value in (head, tail, stamp, relation))
+        (negatives,) = sampler.query_batch(*query, split_mode="test")
+        scores = scores_of(model, head, relation, STAMPS.index(stamp))
+        both = {"y_pred_pos": scores[[tail]], "y_pred_neg": scores[negatives]}
+        return evaluator.eval({**both, "eval_metric": ["mrr", "hits@"]})
+
+    results = evaluated(source, mask, result_of)
+    ranks = tgb.evaluate(model, source)
+    assert ranks.mrr == pytest.approx(np.mean([it["mrr"] for it in results]), rel=1e-6)
+    hits = np.mean([it["hits@10"] for it in results])
+    assert ranks.hits(10) == pytest.approx(hits, rel=1e-6)
+
+
+@pytest.mark.slow  # installs py-tgb into an environment of its own
+def test_with_tgb_itself(tmp_path):
+    run_tests_with(tmp_path / "environment", "tests/adapters/test_tgb.py", "py-tgb==2.3.0")
