@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from kgfast.eval import classify as classify
     from kgfast.eval import compare as compare
     from kgfast.eval import rank as rank
+    from kgfast.eval import rank_rows as rank_rows
     from kgfast.eval import top_facts as top_facts
     from kgfast.eval import topk as topk
+    from kgfast.eval import topk_rows as topk_rows
     from kgfast.graph import KnownTriples as KnownTriples
     from kgfast.graph import Triples as Triples
     from kgfast.graph import TypeConstraints as TypeConstraints
@@ -63,7 +65,8 @@ _HOMES = {
     "environment": ("info",),
     "eval": (
         *("AnswersAbove", "Classification", "Facts", "Index", "Predictions"),
-        *("Ranks", "above", "classify", "compare", "rank", "top_facts", "topk"),
+        *("Ranks", "above", "classify", "compare", "rank", "rank_rows", "top_facts", "topk"),
+        "topk_rows",
     ),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (

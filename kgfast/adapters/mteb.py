@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kgfast import ops, tables
+from kgfast.eval import topk_rows
 from kgfast.models import from_array
 from kgfast.text import shown
 
@@ -86,39 +87,35 @@ class KgfastSearchIndex:
         self._parts = [torch.cat(self._parts)]
         table = self._parts[0]
         queries = self._compared(embeddings).to(table.device)
-        if top_ranked is None:
-            scores, ids = self._best(queries, table, top_k)
-            return scores.tolist(), ids.tolist()
-        if query_idx_to_id is None:
-            raise ValueError("query_idx_to_id must be given with top_ranked")
-        known = {name: row for row, name in enumerate(self.idxs)}
-        results: tuple[list[list[float]], list[list[int]]] = [], []
-        for row in range(len(queries)):
-            query = query_idx_to_id[row]
-            names = top_ranked.get(query) or ()
-            unknown = next((name for name in names if name not in known), None)
-            if unknown is not None:
-                needed = "must name documents that were added"
-                raise ValueError(f"top_ranked[{shown(query)}] {needed}; got {shown(unknown)}")
-            listed = sorted({known[name]: place for place, name in enumerate(names)}.items())
-            scores, ids = self._best(
-                queries[row : row + 1], table[[document for document, _ in listed]], top_k
-            )
-            results[0].append(scores[0].tolist())
-            results[1].append([listed[place][1] for place in ids[0].tolist()])
-        return results
+        places: list[dict[int, int]] = []
+        lists = None
+        if top_ranked is not None:
+            if query_idx_to_id is None:
+                raise ValueError("query_idx_to_id must be given with top_ranked")
+            known = {name: row for row, name in enumerate(self.idxs)}
+            for row in range(len(queries)):
+                query = query_idx_to_id[row]
+                names = top_ranked.get(query) or ()
+                unknown = next((name for name in names if name not in known), None)
+                if unknown is not None:
+                    needed = "must name documents that were added"
+                    raise ValueError(f"top_ranked[{shown(query)}] {needed}; got {shown(unknown)}")
+                places.append({known[name]: place for place, name in enumerate(names)})
+            longest = max(map(len, places), default=0)
+            padded = [[*of, *[-1] * (longest - len(of))] for of in places]
+            lists = torch.tensor(padded, dtype=torch.int64, device=table.device)
+            lists = lists.reshape(len(queries), longest)
+        options: dict[str, Any] = {"candidate_ids": lists, "score": SIMILARITIES[self.similarity]}
+        scores, ids = topk_rows(queries, table, top_k, **options, pad=True)
+        documents = [row[row >= 0].tolist() for row in ids]
+        values = [row[row > -torch.inf].tolist() for row in scores]
+        if top_ranked is not None:
+            documents = [[of[id] for id in row] for of, row in zip(places, documents, strict=True)]
+        return values, documents
 
     def clear(self) -> None:
         """Forget all documents."""
         self.idxs, self._parts = [], []
-
-    def _best(self, queries: Tensor, table: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return scores and numbers of the best rows, or of all rows if there are fewer."""
-        most = k if k < 1 else min(k, len(table))  # topk refuses other k
-        if not len(table):
-            return queries.new_empty(len(queries), 0), queries.new_empty(len(queries), 0)
-        scores, ids = ops.topk(queries.double(), table, most, score=SIMILARITIES[self.similarity])
-        return scores.to(torch.float64 if table.dtype == torch.float64 else torch.float32), ids
 
     def _compared(self, embeddings: Any) -> Tensor:
         """Return a copy of embeddings ``[n, D]`` as compared: for cosines of length 1 or 0."""
@@ -138,7 +135,4 @@ class KgfastSearchIndex:
             raise ValueError(f"embeddings: {place} holds a NaN or an infinity")
         if self.similarity != "cosine":
             return values.clone()
-        is_zero = (values == 0).all(1, keepdim=True)
-        unit = tables.UnitRows(tables.open(values.masked_fill(is_zero, 1)))
-        rows = unit.block(0, len(values)).masked_fill_(is_zero, 0)
-        return rows.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+        return tables.UnitRows.of(values).block(0, len(values))

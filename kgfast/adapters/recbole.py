@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kgfast import ops
+from kgfast.eval import topk_rows
 from kgfast.text import shown
 
 __all__ = ["attach"]
@@ -69,24 +69,20 @@ class _Product(NamedTuple):
 
     queries: Tensor  # [B, D]
     items: Tensor  # [N, D]
-    indptr: Tensor  # [B + 1], the items that each user knows
-    known: Tensor
-    candidates: Tensor  # all items but the padding
+    exclude: tuple[Tensor, Tensor]  # CSR, the items that each user knows
 
     @classmethod
     def of(cls, queries: Tensor, items: Tensor, history: Any) -> "_Product":
         """Return the product for users with a history: pairs of a row and an item, or None."""
         rows, known = (queries.new_empty(0).long(),) * 2 if history is None else history
-        pairs = (rows * len(items) + known).unique().to(queries.device)  # by user
-        counts = (pairs // len(items)).bincount(minlength=len(queries))
-        indptr = functional.pad(counts.cumsum(0), (1, 0))
-        candidates = torch.arange(1, len(items), dtype=torch.int64, device=items.device)
-        return cls(queries, items, indptr, pairs % len(items), candidates)
+        order, counts = rows.argsort(stable=True), rows.bincount(minlength=len(queries))
+        return cls(queries, items, (functional.pad(counts.cumsum(0), (1, 0)), known[order]))
 
     def best(self, k: int) -> Tensor:
-        """Return the ids ``[B, k]`` of the best items; 0 if a user has fewer left."""
-        problem = self.queries, self.items, k, self.indptr, self.known
-        return ops.topk(*problem, candidate_ids=self.candidates, pad=True)[1].clamp(min=0)
+        """Return the ids ``[B, k]`` of the best items but the padding; 0 if there are fewer."""
+        ids = range(1, len(self.items))
+        options: dict[str, Any] = {"exclude": self.exclude, "candidate_ids": ids, "pad": True}
+        return topk_rows(self.queries, self.items, k, **options)[1].clamp(min=0)
 
 
 class _Watch(TorchFunctionMode):

@@ -9,7 +9,8 @@ from kgfast.eval.intervals import Interval
 from kgfast.eval.prediction import above, topk
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.ranking import rank
-from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType
+from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType, RowRanks
+from kgfast.eval.vectors import rank_rows, topk_rows
 
 __all__ = [
     "RANK_TYPES",
@@ -23,12 +24,15 @@ __all__ = [
     "Predictions",
     "RankType",
     "Ranks",
+    "RowRanks",
     "above",
     "check_rankable",
     "classify",
     "compare",
     "evaluating",
     "rank",
+    "rank_rows",
     "top_facts",
     "topk",
+    "topk_rows",
 ]

@@ -40,16 +40,21 @@ class Excluded:
             return cls(anchors.cpu(), every)
         is_relation = side == "relation"
         rows = model.num_relations if is_relation else model.num_entities, names[is_relation]
+        return cls.listed("exclude", value, len(anchors), rows)
+
+    @classmethod
+    def listed(cls, name: str, value: Any, count: int, rows: tuple[int, Any]) -> "Excluded":
+        """Check ids for all of ``count`` queries, or CSR; ``rows`` are their number and names."""
         kinds = Tensor | np.ndarray
         if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], kinds)):
-            return cls(checked_ids_of("exclude", value, *rows).reshape(-1).cpu())
-        indptr = as_integers("exclude: indptr", value[0]).cpu()
-        ids = checked_ids_of("exclude: ids", value[1], *rows).reshape(-1).cpu()
-        is_csr = indptr.shape == (len(anchors) + 1,) and not bool((indptr.diff() < 0).any())
+            return cls(checked_ids_of(name, value, *rows).reshape(-1).cpu())
+        indptr = as_integers(f"{name}: indptr", value[0]).cpu()
+        ids = checked_ids_of(f"{name}: ids", value[1], *rows).reshape(-1).cpu()
+        is_csr = indptr.shape == (count + 1,) and not bool((indptr.diff() < 0).any())
         if not is_csr or (int(indptr[0]), int(indptr[-1])) != (0, len(ids)):
             raise ValueError(
-                f"exclude: indptr must have shape [{len(anchors) + 1}], and rise from 0 to the "
-                f"number of ids, {len(ids)}; got shape {list(indptr.shape)}"
+                f"{name}: indptr must have shape [{count + 1}], and rise from 0 to the number of "
+                f"ids, {len(ids)}; got shape {list(indptr.shape)}"
             )
         return cls(ids, indptr)
 

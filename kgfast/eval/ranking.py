@@ -151,18 +151,19 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
 def ranks_of(
     counts: Tensor,
     triples: Tensor | Triples,
-    sides: tuple[Side, ...],
+    sides: tuple[Any, ...],
     known: KnownTriples | None,
     *,
     is_filtered: bool,
+    kind: type[Ranks] = Ranks,
 ) -> Ranks:
     """Return the result of one crop, from the counts ``[6, T, S]``."""
     greater, equal, beaten, tied, answers, sizes = counts.unbind()
-    raw = Ranks(greater, equal, sizes, sides, triples)
+    raw = kind(greater, equal, sizes, sides, triples)
     if not is_filtered:
         return raw
     greater, equal, sizes = greater - beaten, equal - tied, sizes - answers
-    return Ranks(greater, equal, sizes, sides, triples, raw=raw, known=known)
+    return kind(greater, equal, sizes, sides, triples, raw=raw, known=known)
 
 
 def warn_without_candidates(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _ROWS = 1 << 14  # triples whose ranks are made at once
-_GROUPINGS = ("relation", "time", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
 
@@ -49,6 +48,10 @@ class Ranks:
     >>> ranks.realistic.squeeze(1).tolist(), ranks.hits(1)
     ([1.5, 3.0], 0.0)
     """
+
+    _noun = "triple"
+    _groupings: tuple[str, ...] = ("relation", "time", "cardinality", "frequency")
+    _columns: tuple[str, ...] = ("head", "relation", "tail", "time")
 
     def __init__(
         self,
@@ -248,8 +251,9 @@ class Ranks:
         ValueError
             If the grouping does not exist, or needs known triples and there are none.
         """
-        if grouping not in _GROUPINGS:
-            raise ValueError(f"grouping must be one of {', '.join(_GROUPINGS)}; got {grouping!r}")
+        if grouping not in self._groupings:
+            known = ", ".join(self._groupings) or "none"
+            raise ValueError(f"grouping must be one of {known}; got {grouping!r}")
         if grouping == "time" and self.triples.shape[1] == 3:
             raise ValueError("by('time') needs quads (h, r, t, time); these are triples")
         if grouping in ("relation", "time"):
@@ -325,7 +329,7 @@ class Ranks:
             If pandas is not installed.
         """
         pd = needed("pandas", "Ranks.to_frame()")
-        columns = zip(("head", "relation", "tail", "time"), self.triples.unbind(1), strict=False)
+        columns = zip(self._columns, self.triples.unbind(1), strict=False)
         triples, labels = named_columns(dict(columns), self._vocabularies)
         frames = []
         for column, side in enumerate(self.sides):
@@ -337,14 +341,14 @@ class Ranks:
                 "raw_realistic": self.raw.realistic[:, column].numpy(),
                 **labels,
             }
-            frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name="triple")))
+            frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name=self._noun)))
         frame: DataFrame = pd.concat(frames).sort_index(kind="stable")
         return frame
 
     def _title(self) -> str:
         kind = "raw" if self.raw is self else "filtered"
-        triples = "triple" if len(self) == 1 else "triples"
-        title = f"Ranks of {len(self):,} {triples}, {kind}, realistic"
+        noun = self._noun if len(self) == 1 else f"{self._noun}s"
+        title = f"Ranks of {len(self):,} {noun}, {kind}, realistic"
         left_out = len(self) - len(self._ranked())
         return f"{title}; {left_out:,} without candidates left out" if left_out else title
 
@@ -359,6 +363,38 @@ class Ranks:
 
     def __repr__(self) -> str:
         return self.table()
+
+
+class RowRanks(Ranks):
+    """Ranks of P pairs of a query and a target row, by :func:`kgfast.rank_rows`.
+
+    Counts and ranks are ``[P, 1]``, as those of :class:`Ranks` of one side. A target without
+    candidates has the rank 0, and metrics leave it out. There are no groups.
+
+    Attributes
+    ----------
+    queries, targets : Tensor
+        int64 ``[P]``.
+    """
+
+    _noun, _groupings, _columns = "target", (), ("query", "target")
+
+    @property
+    def queries(self) -> Tensor:
+        """Return the query of each rank."""
+        return self.triples[:, 0]
+
+    @property
+    def targets(self) -> Tensor:
+        """Return the row of each rank."""
+        return self.triples[:, 1]
+
+    def best(self) -> "Ranks":
+        """Return the best rank of each query: ``hits(k)`` says if any target is among the k."""
+        order = self.realistic.masked_fill(self.num_candidates == 0, torch.inf)[:, 0].argsort()
+        order = order[self.queries[order].argsort(stable=True)]
+        is_first = self.queries[order].diff(prepend=self.queries.new_full((1,), -1)) != 0
+        return self._part(order[is_first])
 
 
 class GroupedRanks(dict[Any, Ranks]):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
-from kgfast.tables.protocol import Rows
+from kgfast.tables.protocol import Rows, Table, TensorTable, as_rows
 
 _PIECE = {"cpu": 1 << 14}  # numbers divided at once: on a CPU too few for several threads
 _PIECE_ELSEWHERE = 1 << 22
@@ -13,19 +13,29 @@ _PIECE_ELSEWHERE = 1 << 22
 class UnitRows(Rows):
     """Rows of a table divided by Euclidean lengths, in float64.
 
-    The bits of a row do not depend on the other rows of a read. A ValueError names a row of zeros.
+    The bits of a row do not depend on the other rows of a read. A ValueError names a row of zeros,
+    unless ``zeros`` are served as zeros. Rows are rounded once to ``dtype``.
     """
 
-    def __init__(self, table: Rows) -> None:
-        self.table, self.device = table, table.device
-        self.shape, self.dtype = table.shape, torch.float64
+    def __init__(
+        self, table: Rows, dtype: torch.dtype = torch.float64, *, zeros: bool = False
+    ) -> None:
+        self.table, self.device, self._zeros = table, table.device, zeros
+        self.shape, self.dtype = table.shape, dtype
+
+    @classmethod
+    def of(cls, rows: Tensor | Table) -> "UnitRows":
+        """Return rows for cosines, 0 for zeros: float32, or float64 for float64 rows."""
+        table = TensorTable(rows.resolve_neg()) if isinstance(rows, Tensor) else as_rows(rows)
+        is_double = table.dtype == torch.float64
+        return cls(table, torch.float64 if is_double else torch.float32, zeros=True)
 
     def where(self, row: int) -> str:
         return self.table.where(row)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows of ids ``[B]``."""
-        return self._divided(self.table.rows(ids), ids)
+        return self._divided(self.table.rows(ids), ids).to(self.dtype)
 
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, a piece at a time."""
@@ -38,12 +48,15 @@ class UnitRows(Rows):
     def _divided(self, rows: Tensor, ids: Tensor | range) -> Tensor:
         rows = rows.double()
         largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
-        zero = (largest[:, 0] == 0).nonzero()
-        if len(zero):
+        zero = (largest[:, 0] == 0).nonzero()[:, 0]
+        if len(zero) and not self._zeros:
             where = self.where(int(ids[int(zero[0])]))
             raise ValueError(f"{where} is zero: a zero row has no direction, and so no cosine")
+        largest[zero] = 1.0
         rows = rows / largest  # no square overflows or vanishes
-        return rows.div_(rounded_sqrt(_sums(rows.square())))
+        lengths = rounded_sqrt(_sums(rows.square()))
+        lengths[zero] = 1.0
+        return rows.div_(lengths)
 
 
 def _sums(values: Tensor) -> Tensor:

@@ -150,7 +150,7 @@ def test_trainers_that_do_not_fit_are_named():
         attach(trainer(Model(), needs=("rec.score",)))
     model = Model()
     model.item[11, 1] = torch.nan
-    with pytest.raises(ValueError, match="candidates: row 11 holds a NaN or an infinity"):
+    with pytest.raises(ValueError, match="rows: row 11 holds a NaN or an infinity"):
         collected(attach(trainer(model)), batch())
 
 
