@@ -26,6 +26,7 @@ from kgfast.training.config import Config
 from kgfast.training.logs import Callback
 from kgfast.training.loop import Run
 from kgfast.training.run_folder import RunFolder, check_same_graph
+from kgfast.training.trackers import TRACKERS
 from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
@@ -158,6 +159,10 @@ class Trainer:
         if self.folder is not None:
             self.folder.room = room
         with assignment.telling():
+            if config.train.track and self.folder is None:
+                raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
+            for name in config.train.track if self.folder is not None and assignment.leads else ():
+                self.callbacks.append(TRACKERS[name](self.folder, config))
             if room is not None and self.device.type != "cpu":
                 raise ValueError(
                     f"train.table_folder: files are mapped into the memory of the CPU; device is "

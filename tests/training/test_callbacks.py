@@ -1,10 +1,10 @@
-"""Callbacks of a run: what they hear, their exceptions, the recipes of docs/how-to/callbacks.md."""
+"""Callbacks of a run: what they hear, their exceptions, and trackers."""
 
 import json
+import re
 import sys
 from functools import partial
-from types import ModuleType
-from unittest.mock import Mock, call
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,9 +12,7 @@ from kgfast.training import Callback, RunFolder, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.loop import Run
 from support.gloo import run_together, values
-from support.paths import ROOT
 from support.small_runs import GRAPH, assert_same_tensors, config_of, trainer_of
-from support.snippets import snippets
 from support.trained_together import Heard, heard_together
 
 TRAIN = {"steps": 12, "log_every": 2, "eval_every": 4}
@@ -96,34 +94,97 @@ def test_the_exception_of_a_callback_ends_all_processes(tmp_path):
     assert again[1] == "fitted"
 
 
-def recipe(package):
-    """Run the block of the page that imports a package; return its names."""
-    page = (ROOT / "docs/how-to/callbacks.md").read_text()
-    (code,) = [it.code for it in snippets(page) if f"import {package}\n" in it.code]
-    names = {}
-    exec(code, names)
-    return names
-
-
 def named(row):
-    """Return a row under the names that the recipes give to its columns."""
-    of = f"valid/{row['dim']}" if "dim" in row else row.get("split", "train")
-    return {f"{of}/{key}": it for key, it in row.items()}
+    """Return the numbers of a row by the names of their series."""
+    group = f"valid/{row['dim']}" if "dim" in row else row.get("split", "train")
+    return {f"{group}/{key}": it for key, it in row.items() if isinstance(it, float)}
+
+
+def expected(folder, result):
+    """Return what a tracker sends of a run: pairs of numbers and a step."""
+    rows = [(named(row), row["step"]) for row in read_rows(folder)]
+    by_group = {"test": result.test}
+    by_group |= {f"test/{dim}": metrics for dim, metrics in result.test_of_submodels.items()}
+    return rows + [
+        ({f"{group}/{key}": it for key, it in metrics.items()}, result.steps)
+        for group, metrics in by_group.items()
+    ]
+
+
+@pytest.fixture(params=["wandb", "mlflow"])
+def tracked(request, monkeypatch):
+    """Replace a tracker's package; return its name and the calls that send."""
+    module = MagicMock(__name__=request.param)
+    module.start_run.return_value.info.run_id = "its id"
+    monkeypatch.setitem(sys.modules, request.param, module)
+    return request.param, module
 
 
 @pytest.mark.parametrize("med", [{}, {"med": {"dims": [4, 16]}}])
-def test_the_recipe_of_wandb_sends_each_row_and_the_result(tmp_path, monkeypatch, med):
-    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
-    run = Mock()
-    result = trainer(tmp_path, recipe("wandb")["ToWandb"](run), **med).fit()
-    rows = read_rows(tmp_path)
-    assert run.mock_calls == [
-        *(call.log(named(row), step=row["step"]) for row in rows),
-        call.summary.update({f"test/{key}": it for key, it in result.test.items()}),
-        call.finish(),
+def test_a_tracker_gets_each_row_and_the_result(tmp_path, tracked, med):
+    name, module = tracked
+    result = trainer_of(tmp_path, train=TRAIN | {"track": [name]}, **med).fit()
+    log = module.init.return_value.log if name == "wandb" else module.log_metrics
+    sent = [(each.args[0], each.kwargs["step"]) for each in log.call_args_list]
+    at = "@" if name == "wandb" else "_at_"
+    assert sent == [
+        ({key.replace("@", at): it for key, it in values.items()}, step)
+        for values, step in expected(tmp_path, result)
     ]
-    sent = [name for it in run.log.call_args_list for name in it.args[0]]
-    widths = ["/4", "/16"] if med else [""]
-    assert [name for name in sent if name.endswith("/mrr")] == [
-        f"valid{it}/mrr" for it in widths
-    ] * 3
+    ends = module.init.return_value.finish if name == "wandb" else module.end_run
+    ends.assert_called_once_with()
+
+
+def test_a_resumed_run_continues_the_series(tmp_path, tracked):
+    name, module = tracked
+    trainer_of(tmp_path, train=TRAIN | {"track": [name]}).fit()
+    longer = TRAIN | {"track": [name], "steps": 16}
+    trainer_of(tmp_path, train=longer).fit(resume=True)
+    if name == "wandb":
+        first, second = (each.kwargs["id"] for each in module.init.call_args_list)
+    else:
+        before, again = (each.kwargs["run_id"] for each in module.start_run.call_args_list)
+        assert before is None
+        assert module.log_params.call_count == 1
+        first, second = "its id", again
+    assert first == second
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {name: first}
+
+
+def test_a_tracker_that_is_not_installed_names_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    message = re.escape('train.track: wandb needs wandb: pip install "kgfast[wandb]"')
+    with pytest.raises(ImportError, match=message):
+        trainer_of(tmp_path, train=TRAIN | {"track": ["wandb"]})
+    with pytest.raises(ValueError, match=r"train.track: a tracker needs a run folder"):
+        trainer_of(None, train=TRAIN | {"track": ["wandb"]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_the_real_tracker_has_the_series(tmp_path, monkeypatch, name):
+    module = pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    folder = tmp_path / "run"
+    trainer_of(folder, train=TRAIN | {"track": [name]}).fit()
+    longer = TRAIN | {"track": [name], "steps": 16}
+    result = trainer_of(folder, train=longer).fit(resume=True)
+    of_step = {row["step"]: row["mrr"] for row in read_rows(folder) if "mrr" in row}
+    if name == "wandb":  # offline: files for `wandb sync`
+        assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) == 2
+        return
+    if name == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        board = EventAccumulator(str(folder / "tensorboard"))
+        board.Reload()
+        seen = {each.step: each.value for each in board.Scalars("valid/mrr")}
+        last = board.Scalars("test/mrr")[-1].value
+    else:
+        run_id = json.loads((folder / "trackers.json").read_text())["mlflow"]
+        history = module.MlflowClient().get_metric_history(run_id, "valid/mrr")
+        seen = {each.step: each.value for each in history}
+        last = module.MlflowClient().get_metric_history(run_id, "test/mrr")[-1].value
+    assert seen == pytest.approx(of_step)
+    assert last == pytest.approx(result.test["mrr"])

@@ -26,6 +26,8 @@ train.save_best_metric=hits@0
     train.save_best_metric: must be mrr, mr, median_rank, amr, amri, amrr, z_mr, z_mrr or
 train.table_folder=t  optim.name=adam
     train.table_folder: goes with optim.name row_adam, row_adagrad; optim.name is adam
+train.track=[comet]
+    train.track.0: Input should be 'tensorboard', 'wandb' or 'mlflow'; got 'comet'
 train.capture=yes
     train.capture: Input should be 'auto', 'always' or 'never'; got True
 optim.lr=0

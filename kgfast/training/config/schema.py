@@ -20,7 +20,7 @@ MAY_CHANGE = frozenset(
     ["device", "threads", "dataset.root", "data.test_bs"]
     + ["distributed.timeout", "search.minutes", "search.trials"]
     + ["train.eval_every", "train.save_every", "train.log_every", "train.keep_every"]
-    + ["train.out_dir", "train.table_folder", "train.capture"]
+    + ["train.out_dir", "train.table_folder", "train.capture", "train.track"]
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _MOST = 20  # messages at most

@@ -198,6 +198,9 @@ class TrainConfig(Section):
     """On a GPU, capture a step in a CUDA graph and replay it, with equal bits: a small step then
     takes no longer than its kernels. A line says what forbids it: several processes, ``kvsall``, a
     model or loss of your own, or a wait of the host. With ``always`` that is an error."""
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Send the rows of the log to trackers; each needs the extra of its name
+    (docs/how-to/callbacks.md). A resumed run continues their series."""
     out_dir: str | None = None
     """The run folder, if the command line names none."""
     table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
