@@ -108,7 +108,7 @@ class KgfastSearchIndex:
         options: dict[str, Any] = {"candidate_ids": lists, "score": SIMILARITIES[self.similarity]}
         scores, ids = topk_rows(queries, table, top_k, **options, pad=True)
         documents = [row[row >= 0].tolist() for row in ids]
-        values = [row[row > -torch.inf].tolist() for row in scores]
+        values = [row[: len(of)].tolist() for row, of in zip(scores, documents, strict=True)]
         if top_ranked is not None:
             documents = [[of[id] for id in row] for of, row in zip(places, documents, strict=True)]
         return values, documents

@@ -20,7 +20,6 @@ from kgfast.kernels.operands import Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates
 from kgfast.models.tables import Table, from_array
-from kgfast.ops import TABLE_DTYPES, check_device, check_tensor
 from kgfast.ops.checks import check_candidates, check_queries, check_shape
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.lists import lists_of
@@ -209,9 +208,8 @@ def _model(queries: Any, rows: Any, score: str, bias: Any, exclude: Any) -> RowM
         raise ValueError(f"rows must hold at least one row; got shape {list(entity.shape)}")
     check_rows("queries", vectors)
     if bias is not None:
-        check_tensor("bias", bias, TABLE_DTYPES)
+        bias = from_array("bias", bias)
         check_shape("bias", bias, (len(entity),))
-        check_device("bias", bias, few, "rows")
     if score == "cosine":
         vectors = tables.UnitRows.of(vectors).block(0, len(vectors))
         unit = tables.UnitRows.of(entity)

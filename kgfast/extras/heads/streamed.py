@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kgfast import ops
+from kgfast.eval import RowRanks, rank_rows
 from kgfast.extras.heads.sampling import Outputs, draw, draw_of, drawn_outputs
 from kgfast.ops import (
     TABLE_DTYPES,
@@ -201,6 +202,37 @@ class StreamedHead(nn.Module):
         bias = shift if bias is None else bias + shift.to(bias.dtype)
         flat, places, _ = self._counted(hidden, targets, ignore_index, ids)
         return ops.cross_entropy(flat, rows, bias, places, 0.0, "dot", divisor=max(1, len(hits)))
+
+    @torch.no_grad()
+    def rank(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        ignore_index: int = IGNORED,
+        candidate_ids: Tensor | None = None,
+    ) -> tuple[RowRanks, Tensor]:
+        """Rank the targets among all outputs, exactly, and compute log-probabilities of targets.
+
+        Two sweeps read the weight: no kernel makes counts and sums of exponentials together.
+
+        Parameters
+        ----------
+        hidden, targets, ignore_index, candidate_ids
+            See :meth:`loss`.
+
+        Returns
+        -------
+        ranks : RowRanks
+            A rank for each target that counts, in order. Not differentiable.
+        log_prob : Tensor
+            ``[...]``, 0 where a target does not count.
+        """
+        options: Any = {"ignore_index": ignore_index, "candidate_ids": candidate_ids}
+        log_prob = -self.loss(hidden, targets, reduction="none", **options)
+        flat, hits, _ = self._counted(hidden, targets, ignore_index, None)
+        ranks = rank_rows(flat, self.weight, hits, bias=self.bias, candidate_ids=candidate_ids)
+        return ranks, log_prob
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
         """Return the best output, int64 ``[...]``; the lowest id among equals."""

@@ -15,6 +15,7 @@ METHODS = {
     "sampled_loss": lambda hidden=HIDDEN, targets=TARGETS, number=2, seed=0: HEAD.sampled_loss(
         hidden, targets, number, seed=seed
     ),
+    "rank": lambda hidden=HIDDEN, targets=TARGETS, **options: HEAD.rank(hidden, targets, **options),
     "greedy": lambda hidden=HIDDEN, **options: HEAD.greedy(hidden, **options),
     "topk": lambda hidden=HIDDEN, k=2, **options: HEAD.topk(hidden, k, **options),
     "sample": lambda hidden=HIDDEN, seed=0, **options: HEAD.sample(hidden, seed=seed, **options),
@@ -29,6 +30,8 @@ def ids(*values):
 MISTAKES = [
     ("loss", {"targets": ids(1, 5)}, "targets[1] must be in 0 .. 4; got 5"),
     ("loss", {"targets": ids(-1, 4)}, "targets[0] must be in 0 .. 4; got -1"),
+    ("rank", {"targets": ids(1, 5)}, "targets[1] must be in 0 .. 4; got 5"),
+    ("rank", {"candidate_ids": ids(1, 2)}, "targets[1] must be in candidate_ids; got 4"),
     ("loss", {"targets": ids(1)}, "targets must have shape [2], one for each hidden state; got"),
     ("loss", {"targets": TARGETS.float()}, "targets must be int64; got torch.float32"),
     ("loss", {"targets": [1, 4]}, "targets must be a tensor; got list"),
@@ -51,7 +54,7 @@ MISTAKES = [
     ("embed", {"ids": torch.tensor([[1], [-1]])}, "ids[1, 0] must be in 0 .. 4; got -1"),
     ("embed", {"ids": torch.ones(2)}, "ids must be int64; got torch.float32"),
 ]
-for method in ("loss", "sampled_loss", "greedy", "topk", "sample"):
+for method in ("loss", "sampled_loss", "rank", "greedy", "topk", "sample"):
     wide = "hidden must have shape [..., 3], the width of the head; got [2, 4]"
     MISTAKES += [
         (method, {"hidden": torch.ones(2, 4)}, wide),
@@ -89,7 +92,7 @@ def test_heads_that_cannot_be(arguments, options, message):
         StreamedHead(*arguments, **options)
 
 
-@pytest.mark.parametrize("method", ["loss", "greedy", "sample"])
+@pytest.mark.parametrize("method", ["loss", "rank", "greedy", "sample"])
 def test_numbers_that_are_not_finite(method):
     hidden = HIDDEN.clone()
     hidden[1, 2] = float("nan")

@@ -99,6 +99,20 @@ def test_the_best_outputs_and_their_probabilities(ids):
     assert slope.abs().sum() > 0
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("ids", [None, IDS], ids=["all", "candidates"])
+def test_ranks_and_probabilities_of_targets(ids):
+    head, (hidden, targets) = make_head(), inputs(ids=ids)
+    ranks, log_prob = head.rank(hidden, targets, candidate_ids=ids)
+    dense, counted = dense_scores(head, hidden, ids).detach(), targets >= 0
+    own = dense.gather(-1, targets.clamp(min=0)[..., None])
+    assert torch.equal(ranks.optimistic[:, 0], 1 + (dense > own).sum(-1)[counted])
+    assert torch.equal(ranks.targets, targets[counted])
+    assert ranks.num_candidates.unique().tolist() == [V if ids is None else len(ids)]
+    exact = torch.where(counted, own[..., 0] - dense.logsumexp(-1), 0.0)
+    torch.testing.assert_close(log_prob, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_a_tied_weight_collects_both_gradients():
     embedding = nn.Embedding(V, D, sparse=True)
     head = StreamedHead(V, D, weight=embedding.weight, sparse=True)
