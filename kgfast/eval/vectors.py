@@ -1,6 +1,6 @@
 """rank_rows() and topk_rows(): queries and rows that are vectors of any origin, without a graph."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,7 +60,8 @@ def rank_rows(
     bias : Tensor, optional
         ``[N]`` floating point, added to the scores of each row.
     candidate_ids : sequence of int, or those of each query, optional
-        Unique rows: the only candidates; or ``[B, K]``, -1 for none. Targets are ranked anyway.
+        Unique rows: the only candidates; or a tensor or array ``[B, K]``, -1 for none. A target
+        outside is ranked against these candidates.
     score : {"dot", "cosine", "l1", "l2"}
         Distances are negative. For cosines each row is divided by its length in float64 and
         rounded once, in a copy of a tensor; a row of zeros has the cosine 0 with every row.
@@ -109,9 +110,7 @@ def rank_rows(
     _run(model, job, progress)
     counts, is_filtered = job.counts[0][:, 0], known is not None or exclude is not None
     facts = counts, job.hrt[:, 1:], ("row",), None
-    ranks = ranks_of(*facts, is_filtered=is_filtered, kind=RowRanks)
-    assert isinstance(ranks, RowRanks)
-    return ranks
+    return cast(RowRanks, ranks_of(*facts, is_filtered=is_filtered, kind=RowRanks))
 
 
 def topk_rows(
