@@ -34,16 +34,13 @@ def dataset(source: Any) -> Dataset:
     count = len(np.unique(relations)) // 2  # py-tgb appends the inverse of r as r + count
     times, places = np.unique(stamps, return_inverse=True)
     quads = torch.from_numpy(np.stack([heads, relations, tails, places], 1).astype(np.int64))
-    entities, by_id, stamps = (
-        Vocabulary(map(str, ids)) for ids in (range(heads.max() + 1), range(count), times.tolist())
-    )
-    names: Any = {"entities": entities, "relations": TimedRelations(by_id, stamps)}
-    is_given = relations < count
-    splits = [
-        Triples(quads[torch.from_numpy(np.asarray(getattr(source, mask)) & is_given)], **names)
-        for mask in _MASKS.values()
-    ]
-    return Dataset(str(getattr(source, "name", "tkgl")), *splits, **names)
+    of_columns = (range(heads.max() + 1), range(count), times.tolist())
+    entities, *pair = (Vocabulary(map(str, ids)) for ids in of_columns)
+    names: Any = {"entities": entities, "relations": TimedRelations(*pair)}
+    for split, mask in _MASKS.items():
+        is_here = torch.from_numpy(np.asarray(getattr(source, mask)) & (relations < count))
+        names[split] = Triples(quads[is_here], entities=entities, relations=names["relations"])
+    return Dataset(name=str(getattr(source, "name", "tkgl")), **names)
 
 
 def evaluate(model: Any, source: Any, split: str = "test", *, progress: bool = False) -> Ranks:

@@ -119,12 +119,7 @@ class Answers(SearchResult):
     ids: Tensor
 
     def __init__(
-        self,
-        anchors: Tensor,
-        others: Tensor,
-        side: Side,
-        names: Names,
-        num_times: int | None = None,
+        self, anchors: Tensor, others: Tensor, side: Side, names: Names, num_times: int | None
     ) -> None:
         self.anchors, self.side, self._vocabularies = anchors, side, names
         self.times = None if num_times is None else others % num_times

@@ -158,7 +158,10 @@ def classify(
             try:
                 ids, labels = with_names(triples, vocabulary)
                 check_names(labels, model)
-                sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+                sizes: Any = {
+                    "num_entities": model.num_entities,
+                    "num_relations": model.num_relations,
+                }
                 hrt = as_triples_tensor(ids, **sizes, num_times=num_times)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None

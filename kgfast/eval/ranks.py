@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _ROWS = 1 << 14  # triples whose ranks are made at once
+Grouping = Literal["relation", "time", "cardinality", "frequency"]
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
 
@@ -232,9 +233,7 @@ class Ranks:
             raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
         return self._part(columns=[self.sides.index(side)])
 
-    def by(
-        self, grouping: Literal["relation", "time", "cardinality", "frequency"]
-    ) -> "GroupedRanks":
+    def by(self, grouping: Grouping) -> "GroupedRanks":
         """Split the ranks into groups.
 
         Parameters
@@ -264,10 +263,8 @@ class Ranks:
         return GroupedRanks(grouping, by(self._known))
 
     def _by_id(self, is_time: bool) -> dict[Any, "Ranks"]:
-        names, ids = (
-            relation_names(self._vocabularies[1])[is_time],
-            self.triples[:, 1 + 2 * is_time],
-        )
+        ids, names = self.triples[:, 3 if is_time else 1], self._vocabularies[1]
+        names = relation_names(names)[is_time]
         return {
             id if names is None else names.name(id): self._part(ids == id)
             for id in ids.unique().tolist()

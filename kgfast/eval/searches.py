@@ -338,7 +338,8 @@ def _timed(model: Any, relations: Any, times: Any, names: Any) -> Tensor:
     if ids.numel() != at.numel() and 1 not in (ids.numel(), at.numel()):
         lengths = f"got {ids.numel()} and {at.numel()}"
         raise ValueError(f"relations and times must have one length; {lengths}")
-    return ids * count + at
+    pairs: Tensor = ids * count + at
+    return pairs
 
 
 def best_first(scores: Tensor, ids: Tensor) -> Tensor:

@@ -138,8 +138,8 @@ class KnownTriples:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a new folder that :meth:`open` reads; a ValueError if the folder is there."""
         with new_folder(folder) as scratch:
-            times = self.num_times, self._times_of_key
-            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads}, times)
+            more = {} if self.num_times is None else {"times": (self.num_times, self._times_of_key)}
+            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads}, **more)
 
     @property
     def sizes(self) -> tuple[int, int]:

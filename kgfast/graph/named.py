@@ -93,7 +93,7 @@ def id_sets(
 ) -> tuple[list[Tensor], Names, int | None]:
     """Return sets of triples as ids on the CPU, their names, and the number of times of quads."""
     tensors, names = [], names_of(vocabulary)
-    counts = set() if num_times is None else {num_times}
+    counts: set[int | None] = set() if num_times is None else {num_times}
     for some in triples:
         rows = list(some) if isinstance(some, set | frozenset) else some
         ids, labels = with_names(rows, vocabulary)

@@ -29,6 +29,7 @@ class TimedRelations(Vocabulary):
     """
 
     __slots__ = ("columns", "num_times")
+    num_times: int
 
     def __init__(self, relations: Vocabulary, times: Vocabulary) -> None:
         self.labels, self.num_times = relations.labels, len(times)

@@ -40,7 +40,6 @@ _COLUMNS = ("head", "relation", "tail")
 _STORED = ("tail", "head")
 # Columns of anchor, other and id.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
-Times = tuple[int | None, int]  # times of quads, and times that share a key (known at any time)
 _TEXT = 1 << 23  # bytes of text that are read at once
 
 
@@ -101,28 +100,23 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
     _write_manifest(folder, sizes, tails)
 
 
-def write_folder(
-    folder: Path, sizes: tuple[int, int], indices: Mapping[str, PairIndex], times: Times
-) -> None:
-    """Write indexes; ``sizes`` are the numbers of entities and relations."""
+def write_folder(folder: Path, sizes: Any, indices: Mapping[str, PairIndex], **more: Any) -> None:
+    """Write indexes; ``sizes`` are the numbers of entities and relations; and more facts."""
     for side, index in indices.items():
         for name in _PARTS:
             np.save(folder / f"{side}.{name}.npy", getattr(index, name).cpu().numpy())
-    _write_manifest(folder, sizes, indices["tail"], times)
+    _write_manifest(folder, sizes, indices["tail"], **more)
 
 
-def _write_manifest(
-    folder: Path, sizes: tuple[int, int], tails: PairIndex, times: Times = (None, 1)
-) -> None:
-    facts: dict[str, Any] = {
+def _write_manifest(folder: Path, sizes: tuple[int, int], tails: PairIndex, **more: Any) -> None:
+    facts = {
         "format": _FORMAT[0],
         "version": _FORMAT[1],
         "num_entities": sizes[0],
         "num_relations": sizes[1],
         "checksum": checksum_of(tails),
+        **more,
     }
-    if times[0] is not None:
-        facts["times"] = times
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1))
 
 

@@ -177,7 +177,7 @@ class Triples:
         self.num_times = num_times if relations is None else relations.num_times
         num_entities = _size("entities", num_entities, entities)
         num_relations = _size("relations", num_relations, relations)
-        sizes = {"num_entities": num_entities, "num_relations": num_relations}
+        sizes: Any = {"num_entities": num_entities, "num_relations": num_relations}
         self.hrt = as_triples_tensor(hrt, **sizes, num_times=self.num_times, takes_pairs=True)
         self.entities = entities
         self.relations = relations
@@ -337,7 +337,7 @@ def as_triples_tensor(
     if len(sizes) == 3:
         return hrt
     heads, relations, tails, times = hrt.unbind(1)
-    return torch.stack([heads, relations * sizes[3] + times, tails], 1)
+    return torch.stack([heads, relations * (num_times or 1) + times, tails], 1)
 
 
 def with_times(columns: Mapping[str, Any], num_times: int | None) -> dict[str, Any]:

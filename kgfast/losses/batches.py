@@ -42,7 +42,7 @@ class QueryBatch:
         if isinstance(triples, tuple) and any(map(is_tensor, triples)):
             return cls(model, *_columns(triples, sizes, table), side)
         checks_ids = checks_values() or 0 in sizes
-        options = {"num_times": getattr(model, "num_times", None), "checks_ids": checks_ids}
+        options: Any = {"num_times": getattr(model, "num_times", None), "checks_ids": checks_ids}
         hrt = as_triples_tensor(triples, num_entities=sizes[0], num_relations=sizes[1], **options)
         heads, relations, tails = hrt.to(table.device).unbind(1)
         if not checks_ids:

@@ -43,11 +43,9 @@ class ComplEx(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         others = self.entity if side == "relation" else self.relation
-        rows = query_rows(self.entity, anchors)
-        if side == "relation":
-            factors = query_rows(others, relations)
-        else:
-            factors = reduce(torch.add, self.relation_factors(relations, query_rows))
+        is_entity, read = side == "relation", query_rows
+        parts = [read(others, relations)] if is_entity else self.relation_factors(relations, read)
+        rows, factors = read(self.entity, anchors), reduce(torch.add, parts)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
             rows, factors = factors, rows
         if side != "relation" and ops.serves_composition(self.entity, others):

@@ -60,23 +60,19 @@ class TNTComplEx(ComplEx):
                     f"{name} must be [{count}, {width}] on {self.entity.device}; got "
                     f"{list(held.shape)} on {held.device}"
                 )
+        self.num_times = len(self.time)
 
     @classmethod
-    def init(
+    def init(  # type: ignore[override]
         cls, num_entities: int, num_relations: int, dim: int, *, num_times: int, **options: Any
     ) -> Self:
         """Make a model of fresh embeddings like :meth:`Model.init`; relations are without times."""
         seed = options.get("seed")
         generator = None if seed is None else torch.Generator().manual_seed(seed + 2)
         more = [fresh_table((rows, 2 * dim)) for rows in (num_relations, num_times)]
-        cls._draw(*more, 0.0, generator)
+        cls._draw(more[0], more[1], 0.0, generator)
         options |= zip(cls.table_names[2:], more, strict=True)
         return super().init(num_entities, num_relations, dim, **options)
-
-    @property
-    def num_times(self) -> int:  # type: ignore[override]
-        """Count the rows of the time table."""
-        return len(self.time)
 
     @property
     def num_relations(self) -> int:

@@ -102,7 +102,8 @@ class Objective:
             yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
 
         if penalty.time_weight:
-            yield penalty.time_weight * unwrapped(model).smoothness()
+            inner: Any = unwrapped(model)
+            yield penalty.time_weight * inner.smoothness()
 
     def dims_of(self, model: Model, batch: Batch) -> tuple[int, ...] | None:
         """Return the widths of the sub-models that a batch trains; None if the model has none."""
