@@ -145,19 +145,23 @@ def test_a_work_of_losses_is_a_row(write, made):
     missing.pop("bytes")
     half = {name: it / 2 for name, it in seconds.items()}
     faster = bce | {"contender": "compile", "seconds": half, "times_kgfast": 0.5}
+    write("cpu-loss-mem.json", bce, race, missing, faster)
     ours = faster | {"contender": "kgfast_bf16"}  # products of bf16 numbers race each other
     theirs = faster | {"contender": "eager_bf16"}
     alone = [it | {"batch": 128} for it in (bce, theirs)]  # else they race float32
-    write("cpu-loss-mem.json", bce, race, missing, faster, ours, theirs, *alone)
+    steps = [it | {"section": "1-vs-all"} for it in (bce, missing, ours, theirs, *alone)]
+    write("cpu-loss-1-vs-all.json", *steps)
     text = made("losses")
-    title = "### Losses and sampled scores, forward and backward: a machine, isa, 3 threads\n"
-    assert text.startswith(title)
+    assert text.startswith(
+        "### Losses and scores, forward and backward: a machine, isa, 3 threads\n"
+    )
     shape = "256 x 9,000 x 20"
     ours, peer, half = "1.0 s, 3.15 MB", "0.50 s, **0.50x**, 3.15 MB", "0.50 s, 0.50x, 3.15 MB"
-    assert f"| bce, dot | {shape} | {ours} | too large | {peer} | {half} |  |  |" in text
-    assert f"| bce, dot | 128 x 9,000 x 20 | {ours} |  |  | {peer} |  |  |" in text
+    assert f"| bce, dot | {shape} | {ours} | too large | {peer} |  |" in text
+    assert f"| 1-vs-all, dot | {shape} | {ours} | too large | {half} |  |" in text
+    assert f"| 1-vs-all, dot | 128 x 9,000 x 20 | {ours} |  | {peer} |  |" in text
     shape = "256 x 64 (of 9,000) x 20"
-    assert f"| indexed_scores, dot | {shape} | ~1.0 s, 3.15 MB |  |  |  |  |  |" in text
+    assert f"| indexed_scores, dot | {shape} | ~1.0 s, 3.15 MB |  |  |  |" in text
 
 
 def peers_row(**changes):
@@ -229,7 +233,8 @@ def test_the_readme_compares_with_pykeen_at_its_best(write, readme):
 
 def test_an_environment_names_the_versions_that_differ(made, tmp_path):
     """If its packages are those of the environment before."""
-    versions = {"a": {"x": "1"}, "b": {"x": "1", "y": "2"}, "c": {"x": "3", "y": "2"}}
+    locked = {"torch": "1", "numpy": "2", "x": "1"}
+    versions = {"a": {"torch": "1"}, "b": locked, "c": locked | {"torch": "3", "x": "2"}}
     rows = [
         ABOUT | {"environment": name, "parts": {"tests": "passed"}, "versions": packages}
         for name, packages in versions.items()
@@ -238,7 +243,7 @@ def test_an_environment_names_the_versions_that_differ(made, tmp_path):
     path.parent.mkdir()
     path.write_text(json.dumps({"rows": rows}))
     ends = [line.rpartition(": ")[2] for line in made("versions").splitlines()[-3:]]
-    assert ends == ["x 1.", "x 1, y 2.", "as b, but for x 3."]
+    assert ends == ["torch 1.", "torch 1, numpy 2.", "as b, but for torch 3, x 2."]
 
 
 def test_pages_name_the_instruction_set_of_their_times():

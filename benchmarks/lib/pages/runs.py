@@ -26,9 +26,9 @@ epochs = tables_of(
         EPOCHS,
         lambda row: bool(is_of(benchmark="epoch_speed")(row) and row["seconds"]),
         title="Steps of ComplEx with a loss over all {entities:,} entities, batch {batch}, "
-        "Adagrad, in float32 unless a row says bf16, in turns. Cross entropy asks two queries of "
-        "each triple; KvsAll and LCWA, two names of one way, ask one query of each distinct pair. "
-        "Epochs are extrapolated from the median step.",
+        "Adagrad, in turns. Cross entropy asks two queries of each triple; KvsAll and LCWA, two "
+        "names of one way, ask one query of each distinct pair. Epochs are extrapolated from the "
+        "median step.",
         change=lambda rows: with_winners(rows, ("rank", "queries")),
     )
 )
@@ -48,10 +48,11 @@ def name_of(config: str) -> str:
 
 
 def _lines(run: Row) -> Iterator[Row]:
-    """Yield a run, or each of its sub-models, with the published figures of its model."""
+    """Yield a run, or its narrowest and widest sub-model, with the published figures."""
     figures = LINK_PREDICTION.get(name_of(run["config"]))
     published = figures._asdict() if figures else {}
-    for dim, metrics in (run.get("submodels") or {None: run["test"]}).items():
+    models = [*(run.get("submodels") or {None: run["test"]}).items()]
+    for dim, metrics in models if len(models) == 1 else (models[0], models[-1]):
         yield {**run, "dim": dim, "metrics": metrics, **published}
 
 
@@ -92,10 +93,10 @@ RUNS: Columns = (
 def _sources(runs: Rows) -> Iterator[str]:
     """Yield how to read the table, and where runs ran."""
     yield (
-        "Test set, filtered, realistic ranks, both sides. Training time is without evaluations; "
-        "CPU time is that of all threads, where the run recorded it. Most runs shared their cores "
-        "with other programs, so minutes say little. *(bf16)*: on a CPU the losses of the run "
-        "multiplied bf16 numbers, where the same config now multiplies float32. Each run's file in "
+        "Test set, filtered, realistic ranks, both sides; of sub-models the narrowest and the "
+        "widest. Training time is without evaluations. Most runs shared their cores with other "
+        "programs, so minutes say little. *(bf16)*: the losses of the run multiplied bf16 numbers, "
+        "where the same config now multiplies float32 on a CPU. Each run's file in "
         "`benchmarks/results/runs/` holds its command, values, curve, machine, versions and notes."
         "\n"
     )

@@ -71,6 +71,7 @@ TOGETHER: Columns = (
     ("two processes of one thread, times one of two:", "{ratio:.2f}x"),
     ("by the time of the cores:", "{ratio_by_cores:.2f}x"),
 )
+MAIN_PACKAGES = ("python", "kgfast", "numpy", "torch", "triton")
 LOSS_WORK = ("section", "score", "table", "k", "batch", "entities", "candidates", "dim")
 
 
@@ -83,12 +84,15 @@ def _with_times(rows: Rows) -> list[Row]:
     return [{**row, "times_widest": row["kgfast"]["seconds"] / widest} for row in rows]
 
 
-def _losses(file: str, title: str) -> Table:
-    names = {"kgfast": "kgfast", **LOSS_NAMES}
-    contenders = ("kgfast", "eager", "compile", "eager_bf16", "linear", "products")
-    columns = [(f"{names[name]}:", f"{{cells[{name}]}}") for name in contenders]
+def _losses(file: str, title: str, *contenders: str) -> Table:
+    names = ("kgfast", *contenders)
+    columns = [(f"{LOSS_NAMES.get(name, name)}:", f"{{cells[{name}]}}") for name in names]
     return Table(
-        f"*-{file}.json", (*LOSSES[:2], *columns), title=f"### {title}: {{place}}", change=_by_work
+        f"*-{file}.json",
+        (*LOSSES[:2], *columns),
+        lambda row: row["section"].startswith("1-vs-all") == ("1-vs-all" in file),
+        title=f"### {title}: {{place}}",
+        change=_by_work,
     )
 
 
@@ -175,8 +179,8 @@ med_rscf = block(
     ),
 )
 losses = block(
-    _losses("loss-mem", "Losses and sampled scores, forward and backward"),
-    _losses("loss-1-vs-all", "Steps of 1-vs-all"),
+    _losses("loss-mem", "Losses and scores, forward and backward", "eager", "compile", "linear"),
+    _losses("loss-1-vs-all", "Steps of 1-vs-all", "eager", "eager_bf16", "products"),
 )
 speed = block(
     Table(
@@ -316,5 +320,7 @@ def _versions(rows: Rows) -> Iterator[str]:
             versions = {
                 name: versions[name] for name in versions if versions[name] != earlier[name]
             }
+        else:
+            versions = {name: it for name, it in versions.items() if name in MAIN_PACKAGES}
         yield f"{cell_of(row, told)}{packages(versions)}."
         before = row
