@@ -24,12 +24,11 @@ INTRO = """# Configs
 
 Written by `python benchmarks/pages.py config` from the sections that check configs; do not edit.
 
-A config is a YAML file of sections (`model:`, `train:`, ...). Keys that the file lacks have their
-defaults. `--set model.base_dim=128` overrides a key on the command line; its value is read as YAML,
-and `--set med=null` leaves a section out. kgfast checks all keys before it reads data or allocates
-memory. An unknown key, a value out of range and values that contradict each other are errors that
-name the key. Numbers such as `1e-3`, which YAML reads as text, are numbers here. Aliases (`*name`),
-repeated keys and files beyond 128 KiB are refused.
+A config is a YAML file of sections (`model:`, `train:`, ...). `--set model.base_dim=128` overrides
+a key on the command line; its value is read as YAML, and `--set med=null` leaves a section out. All
+keys are checked before data are read: an unknown key, a value out of range and values that
+contradict each other are errors that name the key. Numbers such as `1e-3`, which YAML reads as
+text, are numbers here. Aliases (`*name`), repeated keys and files beyond 128 KiB are refused.
 
     kgfast train --config FILE                    a file; it wins over a name of the package
     kgfast train --config wn18rr/rotate_fast      a config that comes with the package
@@ -101,17 +100,13 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if get_origin(annotation) is list:
         count = " and ".join(limits)
         return f"list of {takes(*get_args(annotation))}" + (f", {count} of them" if count else "")
-    if annotation is str and limits:
-        said_of = {"at least 1": "not empty"}
-        limits = [said_of.get(it, it) for it in limits]
-        limits = [f"{it} characters" if it.startswith("at most") else it for it in limits]
-        return ", ".join(["text", *limits])
+    if annotation is str:  # lengths are said by errors
+        return ", ".join(["text", *(it for it in limits if it.startswith("like"))])
     said = {
         Any: "values",
         int: "whole number",
         float: "number",
         bool: "`true`, `false`",
-        str: "text",
     }
     return " ".join([said.get(annotation, "`null`"), ", ".join(limits)]).strip()
 
@@ -142,7 +137,7 @@ def attributes(section: type[BaseModel]) -> dict[str, str]:
                 names.append(it.target.id)
             elif isinstance(it, ast.Expr) and names:
                 text = _markdown(" ".join(it.value.value.split()))
-                found |= dict.fromkeys(names, text)
+                found |= {names[0]: text} | dict.fromkeys(names[1:], f"As `{names[0]}`.")
                 names = []
     return found
 
