@@ -8,6 +8,7 @@
 | LibKGE           | `train.del`     | `entity_ids.del`: `id<TAB>name`             | ids, h r t   |
 | plain TSV        | `train.txt`     | names of all splits, sorted                 | names, h r t |
 | quads in TSV     | `train.txt`     | the same, and times, sorted                 | h r t time   |
+| tkgl-* of TGB    | the CSV file    | names of all lines                          | t h tail r   |
 | Parquet          | `train.parquet` | names of all splits, sorted                 | names or ids |
 
 ``labels.tsv`` may stand beside any layout: see :mod:`kgfast.datasets.labelled`. Every file may be
@@ -34,6 +35,7 @@ from kgfast.datasets.lines import (
     read_vocabulary,
 )
 from kgfast.datasets.parquet import read_parquet
+from kgfast.datasets.tkgl import EDGE_LISTS, read_tkgl
 from kgfast.graph import Triples, VocabularyLike, names_of
 
 
@@ -175,4 +177,5 @@ _LAYOUTS: dict[str, Callable[[Path], Graph]] = {
     "train.txt": _read_plain,
     "train.tsv": _read_plain,
     "train.parquet": read_parquet,
+    **dict.fromkeys(EDGE_LISTS, read_tkgl),
 }

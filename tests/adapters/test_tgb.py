@@ -80,6 +80,44 @@ def test_ranks_are_those_of_a_loop(split):
     assert torch.equal(same.greater, ranks.greater)
 
 
+def write_csv(folder, source, header="timestamp"):
+    """Write the file of which py-tgb makes such a source: quads without inverses."""
+    folder.mkdir()
+    names = ("timestamps", "sources", "destinations", "edge_type")
+    rows = zip(*(source.full_data[name][:120].tolist() for name in names), strict=True)
+    lines = [f"{header},head,tail,relation_type", *(",".join(map(str, row)) for row in rows)]
+    file = folder / "tkgl-icews_edgelist.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_a_file_of_edges_has_the_ids_and_splits_of_the_data_set(tmp_path):
+    source = source_of()
+    data = source.full_data
+    ids = {}  # py-tgb numbers nodes as they come
+    for ends in zip(
+        data["sources"][:120].tolist(), data["destinations"][:120].tolist(), strict=True
+    ):
+        for end in ends:
+            ids.setdefault(end, len(ids))
+    for name in ("sources", "destinations"):
+        data[name] = np.array([ids[end] for end in data[name].tolist()])
+    stamps = data["timestamps"]
+    first, last = np.quantile(stamps, [0.7, 0.85])
+    source.train_mask, source.test_mask = stamps <= first, stamps > last
+    source.val_mask = ~(source.train_mask | source.test_mask)
+    read = kgfast.datasets.load(write_csv(tmp_path / "tkgl_icews", source_of(), "date").parent)
+    for split in ("train", "valid", "test"):
+        assert torch.equal(read.split(split).quads, tgb.dataset(source).split(split).quads)
+    assert read.relations.columns[1].names == tuple(map(str, STAMPS))
+    file = tmp_path / "tkgl_icews" / "tkgl-icews_edgelist.csv"
+    file.write_text(file.read_text() + "20110101,3,4\n")
+    with pytest.raises(
+        ValueError, match=r"csv:122: expected timestamp, head, tail and relation_ty"
+    ):
+        kgfast.datasets.load(file.parent)
+
+
 def test_other_objects_are_refused():
     source = source_of()
     with pytest.raises(TypeError, match="must be a tgb LinkPropPredDataset; got dict"):
@@ -122,6 +160,21 @@ def test_real_tgb_has_the_same_metrics(seed, tmp_path):
     assert ranks.mrr == pytest.approx(np.mean([it["mrr"] for it in results]), rel=1e-6)
     hits = np.mean([it["hits@10"] for it in results])
     assert ranks.hits(10) == pytest.approx(hits, rel=1e-6)
+
+
+def test_real_tgb_reads_the_same_ids(tmp_path):
+    pytest.importorskip("tgb")
+    from tgb.utils.pre_process import csv_to_tkg_data
+
+    file = write_csv(tmp_path / "tkgl_icews", source_of(seed=2))
+    frame = csv_to_tkg_data(str(file))[0]
+    theirs = [frame[name].astype(int).to_numpy() for name in ("u", "edge_type", "i", "ts")]
+    read = kgfast.datasets.load(file.parent)
+    quads = torch.cat([read.train.quads, read.valid.quads, read.test.quads]).numpy()
+    theirs[3] = np.unique(theirs[3], return_inverse=True)[1]
+    assert sorted(map(tuple, quads.tolist())) == sorted(
+        zip(*map(np.ndarray.tolist, theirs), strict=True)
+    )
 
 
 @pytest.mark.slow  # installs py-tgb into an environment of its own

@@ -98,7 +98,7 @@ class DatasetConfig(Section):
         root = Path(self.root if data is None else data).expanduser()
         if (root / self.name).is_dir():
             return root / self.name
-        if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
+        if any(any(root.glob(name)) for name in ("*train*", "dataset.yaml", "tkgl-*")):
             return root
         raise FileNotFoundError(
             f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
