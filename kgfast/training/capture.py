@@ -26,15 +26,8 @@ class StepGraphs:
     """CUDA graphs of a step, one for each kind of its data.
 
     A step runs three times before it is captured: memory that outlives a step is then there, and
-    kernels are compiled. If a step cannot be captured, all steps run without a graph from then on.
-
-    Parameters
-    ----------
-    device : torch.device
-    changes : sequence of Tensor
-        Tensors that a step changes; a replay counts up their versions, too.
-    on_failure : callable
-        Called with the reason if a step cannot be captured, before that step runs without a graph.
+    kernels are compiled. If a step cannot be captured, ``on_failure`` gets the reason, and all
+    steps run without a graph from then on. A replay counts up the versions of ``changes``, too.
     """
 
     def __init__(

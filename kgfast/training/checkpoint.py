@@ -148,34 +148,21 @@ def load(
             metadata = file.metadata() or {}
             meta = _meta(path, metadata)
             for name in file.keys():  # noqa: SIM118, no mapping
-                stored = file.get_slice(name)
-                facts[name] = [stored.get_dtype(), stored.get_shape()]
-                checksums[name], start = 0, 0
-                for block in _read(file, name, stored.get_shape()):
+                stored = file.get_tensor(name)  # on the pages of the file
+                facts[name] = [_KINDS.get(stored.dtype), list(stored.shape)]
+                has_room = stored.ndim == 2 and stored.dtype == torch.float32
+                make = room if room and has_room else stored.new_empty
+                tensors[name], checksums[name], start = make(stored.shape), 0, 0
+                for block in blocks(stored):
                     checksums[name] = zlib.crc32(_bytes(block), checksums[name])
-                    if not block.ndim:
-                        tensors[name] = block
-                        continue
-                    if not start:
-                        has_room = block.ndim == 2 and block.dtype == torch.float32
-                        make = room if room and has_room else block.new_empty
-                        tensors[name] = make(stored.get_shape())
-                    tensors[name][start : start + len(block)] = block
-                    start += len(block)
+                    rows = slice(start, start + len(block)) if block.ndim else ...
+                    tensors[name][rows] = block
+                    start += len(block) if block.ndim else 0
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
     if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):
         raise ValueError(f"{path}: damaged: the checksum is not that of the content")
     return tensors, meta
-
-
-def _read(file: Any, name: str, shape: list[int]) -> Iterator[Tensor]:
-    if math.prod(shape) <= _BLOCK // 8:
-        yield file.get_tensor(name)
-        return
-    step = max(1, _BLOCK // (8 * math.prod(shape[1:])))
-    for start in range(0, shape[0], step):
-        yield file.get_slice(name)[start : start + step]
 
 
 def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -88,18 +88,8 @@ class Batches:
     """Batches of each side, in a new random order in each epoch of a side.
 
     An epoch has every batch of either side once, ``per_epoch`` in all, spread evenly: tail and head
-    alternate, unless one side has more batches. The last batch may be smaller.
-
-    Parameters
-    ----------
-    hrt : Tensor
-        Triples, int64 ``[T, 3]``.
-    batch_size, seed : int
-    weights : Tensor, optional
-        Weights of the triples, ``[T]``.
-    sides : sequence of side
-    distinct : bool
-        Make batches of the distinct queries, (h, r) and (t, r), without targets.
+    alternate, unless one side has more batches. The last batch may be smaller. With ``distinct``,
+    batches have the distinct queries, (h, r) and (t, r), without targets.
     """
 
     def __init__(
