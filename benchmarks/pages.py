@@ -8,6 +8,7 @@ Nothing between the markers of a page is typed by hand.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -39,16 +40,16 @@ COMMANDS = """# Command line
 Written by `python benchmarks/pages.py cli` from the command line itself; do not edit.
 
 `python -m kgfast` stands for `kgfast`. A mistake of the user ends in one line and exit code 2;
-`--debug` shows the traceback. [Train a model](../how-to/train.md) and the other how-to pages have
-examples of each command.
+`--debug` shows the traceback. Every command has `--help`, and [pages](../index.md) have examples.
 """
+_LEFT_OUT = r"\*\*Usage\*\*:\n\n```console\n.*\n```\n\n|(\*\*Options\*\*:\n\n)?\* `--help`: .*\n"
 
 
 def commands() -> str:
     """Return the page of all commands and options."""
     group = get_command(app)
     text = get_docs_for_click(obj=group, ctx=Context(group), name="kgfast")
-    return COMMANDS + text[text.index("\n## ") :]
+    return COMMANDS + re.sub(_LEFT_OUT, "", text[text.index("\n## ") :])
 
 
 PAGES = {

@@ -57,13 +57,9 @@ def _lines(run: Row) -> Iterator[Row]:
 
 
 def _label(run: Row) -> str:
-    name = f"[{name_of(run['config'])}](../../{run['config']})" + _mark(run)
+    is_bf16 = run["values"].get("loss", {}).get("precision") == "bf16"
+    name = f"[{name_of(run['config'])}](../../{run['config']})" + " (bf16)" * is_bf16
     return name if run["dim"] is None else f"{name}, dim {run['dim']}"
-
-
-def _mark(run: Row) -> str:
-    """Mark a run whose losses multiplied bf16 numbers."""
-    return " (bf16)" if run["values"].get("loss", {}).get("precision") == "bf16" else ""
 
 
 def _steps(run: Row) -> str:
