@@ -1,46 +1,12 @@
-"""The tkgl-* data sets of the Temporal Graph Benchmark, ranked as py-tgb's evaluator ranks them.
+"""The tkgl-* data sets of the Temporal Graph Benchmark, ranked as py-tgb's evaluator ranks them."""
 
-Functions take py-tgb's ``LinkPropPredDataset`` unchanged. py-tgb itself is not imported.
-"""
-
+import os
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from kgfast.datasets import Dataset
+from kgfast.datasets import load
 from kgfast.eval import Ranks, rank
-from kgfast.graph import KnownTriples, TimedRelations, Triples, Vocabulary
-
-_COLUMNS = ("sources", "edge_type", "destinations", "timestamps")
-_MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
-
-
-def dataset(source: Any) -> Dataset:
-    """Return the quads of a data set, without its inverse relations, for training and ranking.
-
-    Entities and relations have py-tgb's ids as names, times their timestamps, in order.
-
-    Parameters
-    ----------
-    source : LinkPropPredDataset
-        Another object is a TypeError, and a data set without relations a ValueError.
-    """
-    if not hasattr(source, "full_data") or not all(hasattr(source, it) for it in _MASKS.values()):
-        raise TypeError(f"source must be a tgb LinkPropPredDataset; got {type(source).__name__}")
-    if "edge_type" not in source.full_data:
-        raise ValueError("source: full_data has no edge_type: only tkgl-* data sets have quads")
-    heads, relations, tails, stamps = (np.asarray(source.full_data[name]) for name in _COLUMNS)
-    count = len(np.unique(relations)) // 2  # py-tgb appends the inverse of r as r + count
-    times, places = np.unique(stamps, return_inverse=True)
-    quads = torch.from_numpy(np.stack([heads, relations, tails, places], 1).astype(np.int64))
-    of_columns = (range(heads.max() + 1), range(count), times.tolist())
-    entities, *pair = (Vocabulary(map(str, ids)) for ids in of_columns)
-    names: Any = {"entities": entities, "relations": TimedRelations(*pair)}
-    for split, mask in _MASKS.items():
-        is_here = torch.from_numpy(np.asarray(getattr(source, mask)) & (relations < count))
-        names[split] = Triples(quads[is_here], entities=entities, relations=names["relations"])
-    return Dataset(name=str(getattr(source, "name", "tkgl")), **names)
+from kgfast.graph import KnownTriples
 
 
 def evaluate(model: Any, source: Any, split: str = "test", *, progress: bool = False) -> Ranks:
@@ -52,19 +18,26 @@ def evaluate(model: Any, source: Any, split: str = "test", *, progress: bool = F
     Parameters
     ----------
     model : Model
-        A temporal model of the ids of :func:`dataset`.
-    source : LinkPropPredDataset
-        A NotImplementedError names tkgl-wikidata, which py-tgb ranks among drawn candidates. Other
-        errors are those of :func:`dataset` and :func:`kgfast.rank`.
+        A temporal model with the ids of :func:`kgfast.datasets.load`, which are those of py-tgb.
+    source : path or LinkPropPredDataset
+        The folder of the data set, or py-tgb's object, which names its folder. A
+        NotImplementedError names tkgl-wikidata, which py-tgb ranks among drawn candidates.
     split : {"valid", "test"}
     progress : bool
         Show a progress bar.
+
+    Raises
+    ------
+    TypeError, FileNotFoundError, ValueError
+        For another object, and as :func:`kgfast.datasets.load` and :func:`kgfast.rank`.
     """
-    strategy = getattr(getattr(source, "negative_sampler", None), "strategy", "time-filtered")
-    if strategy != "time-filtered":
+    root = source if isinstance(source, str | os.PathLike) else getattr(source, "root", None)
+    if root is None:
+        raise TypeError(f"source must be a tgb LinkPropPredDataset; got {type(source).__name__}")
+    if any(Path(root).glob("tkgl-wikidata*")):
         raise NotImplementedError(
-            f"source: its candidates are drawn ({strategy}); kgfast.rank(model, dataset(source)) "
+            "source: py-tgb draws candidates of tkgl-wikidata; kgfast.rank(model, load(folder)) "
             "ranks among all entities"
         )
-    triples = dataset(source).split(split)
+    triples = load(root).split(split)
     return rank(model, triples, known=KnownTriples(triples), progress=progress)

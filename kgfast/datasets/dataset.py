@@ -5,7 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from kgfast.graph import KnownTriples, Triples, Vocabulary, relation_names
+from kgfast.graph import KnownTriples, Triples, Vocabulary
+from kgfast.graph.named import relation_names
 from kgfast.text import escaped
 
 SPLITS = ("train", "valid", "test")

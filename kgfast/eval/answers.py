@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kgfast.frames import needed, score_column
-from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of, relation_names
-from kgfast.graph.named import Names
+from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
+from kgfast.graph.named import Names, relation_names
 from kgfast.models.base import Side
 from kgfast.text import WIDTH, shortened
 

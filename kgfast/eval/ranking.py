@@ -13,8 +13,9 @@ from kgfast.eval.driver import Call, several
 from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike, quads_of
+from kgfast.graph import KnownTriples, Triples, TriplesLike, VocabularyLike
 from kgfast.graph.named import Names
+from kgfast.graph.triples import quads_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.text import shown

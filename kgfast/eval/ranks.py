@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
 from kgfast.frames import needed
-from kgfast.graph import KnownTriples, Names, Triples, named_columns, relation_names
+from kgfast.graph import KnownTriples, Names, Triples, named_columns
+from kgfast.graph.named import relation_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame

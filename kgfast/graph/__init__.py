@@ -10,19 +10,11 @@ from kgfast.graph.named import (
     ids_or_names,
     named_columns,
     names_of,
-    relation_names,
     with_names,
 )
 from kgfast.graph.nearest import did_you_mean, nearest_names
 from kgfast.graph.quads import TimedRelations
-from kgfast.graph.triples import (
-    Triples,
-    TriplesLike,
-    Vocabulary,
-    as_triples_tensor,
-    quads_of,
-    with_times,
-)
+from kgfast.graph.triples import Triples, TriplesLike, Vocabulary, as_triples_tensor, with_times
 
 __all__ = [
     "Cardinality",
@@ -45,8 +37,6 @@ __all__ = [
     "named_columns",
     "names_of",
     "nearest_names",
-    "quads_of",
-    "relation_names",
     "with_names",
     "with_times",
 ]

@@ -50,17 +50,14 @@ class TNTComplEx(ComplEx):
         layout: Layout = "halves",
     ) -> None:
         super().__init__(entity, relation, layout=layout)
-        rows, width = self.relation.shape
-        for name, table in (("static_relation", static_relation), ("time", time)):
-            self._hold(name, held_table(name, table))
-            held = getattr(self, name)
-            count = rows if name == "static_relation" else max(1, len(held))
-            if held.shape != (count, width) or held.device != self.entity.device:
-                raise ValueError(
-                    f"{name} must be [{count}, {width}] on {self.entity.device}; got "
-                    f"{list(held.shape)} on {held.device}"
-                )
-        self.num_times = len(self.time)
+        self._hold("static_relation", held_table("static_relation", static_relation))
+        self._hold("time", held_table("time", time))
+        self.num_times, (rows, width) = len(self.time), self.relation.shape
+        for name, count in (("static_relation", rows), ("time", max(1, self.num_times))):
+            held, home = getattr(self, name), self.entity.device
+            if held.shape != (count, width) or held.device != home:
+                got = f"{list(held.shape)} on {held.device}"
+                raise ValueError(f"{name} must be [{count}, {width}] on {home}; got {got}")
 
     @classmethod
     def init(  # type: ignore[override]

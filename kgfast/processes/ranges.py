@@ -14,7 +14,8 @@ from kgfast.eval.driver import Call
 from kgfast.eval.ranking import ranks_of, warn_without_candidates
 from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader, own_reader
-from kgfast.graph import KnownTriples, TriplesLike, quads_of
+from kgfast.graph import KnownTriples, TriplesLike
+from kgfast.graph.triples import quads_of
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.processes.shares import check_cover, facts_of

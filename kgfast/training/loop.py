@@ -17,7 +17,8 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.identity import names_digest
 from kgfast.eval.metrics import HITS, metric_named
 from kgfast.eval.ranks import Ranks
-from kgfast.graph import as_triples_tensor, relation_names
+from kgfast.graph import as_triples_tensor
+from kgfast.graph.named import relation_names
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.spares import constant

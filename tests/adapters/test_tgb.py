@@ -13,14 +13,19 @@ from support.overlay import run_tests_with
 N, R, STAMPS = 15, 3, (20100101, 20100102, 20100105, 20100110, 20100111)
 
 
-def source_of(name="tkgl-icews", seed=0):
+def source_of(seed=0):
     """Return what py-tgb's LinkPropPredDataset holds: quads, then their inverses, and masks."""
     generator = np.random.default_rng(seed)
     count = 120
     heads, tails = generator.integers(0, N, (2, count))
     relations = np.concatenate([np.arange(R), generator.integers(0, R, count - R)])
-    heads[:N] = np.arange(N)
-    stamps = np.sort(generator.choice(STAMPS, count))
+    ids = {}  # nodes are numbered as they come
+    for ends in zip(heads.tolist(), tails.tolist(), strict=True):
+        for end in ends:
+            ids.setdefault(end, len(ids))
+    heads, tails = (np.array([ids[end] for end in ends.tolist()]) for ends in (heads, tails))
+    assert len(ids) == N
+    stamps = np.repeat(STAMPS, [40, 25, 25, 15, 15])
     full_data = {
         "sources": np.concatenate([heads, tails]),
         "destinations": np.concatenate([tails, heads]),
@@ -28,9 +33,10 @@ def source_of(name="tkgl-icews", seed=0):
         "edge_type": np.concatenate([relations, relations + R]),
     }
     stamps = full_data["timestamps"]
-    is_valid, is_test = stamps == STAMPS[3], stamps == STAMPS[4]
-    masks = {"train_mask": ~(is_valid | is_test), "val_mask": is_valid, "test_mask": is_test}
-    return SimpleNamespace(name=name, full_data=full_data, **masks)
+    first, last = np.quantile(stamps, [0.7, 0.85])
+    masks = {"train_mask": stamps <= first, "test_mask": stamps > last}
+    masks["val_mask"] = ~(masks["train_mask"] | masks["test_mask"])
+    return SimpleNamespace(full_data=full_data, **masks)
 
 
 def model_of(seed=0):
@@ -58,8 +64,9 @@ def evaluated(source, mask, rank_of):
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_ranks_are_those_of_a_loop(split):
+def test_ranks_are_those_of_a_loop(split, tmp_path):
     source, model = source_of(), model_of()
+    folder = write_csv(tmp_path / "tkgl_icews", source).parent
     mask = source.val_mask if split == "valid" else source.test_mask
     answers = {}
     evaluated(source, mask, lambda h, r, t, at: answers.setdefault((h, r, at), set()).add(t))
@@ -71,12 +78,15 @@ def test_ranks_are_those_of_a_loop(split):
         return 1 + greater + sum(it == scores[tail] for it in others) / 2
 
     tails, heads = np.split(np.array(evaluated(source, mask, rank_of)), 2)
-    ranks = tgb.evaluate(model, source, split)
+    ranks = tgb.evaluate(model, folder, split)
     assert ranks.side("tail").realistic[:, 0].tolist() == tails.tolist()
     assert ranks.side("head").realistic[:, 0].tolist() == heads.tolist()
     assert (ranks.realistic % 1 == 0.5).any()
     assert list(ranks.by("time")) == [str(STAMPS[3 if split == "valid" else 4])]
-    same = kgfast.rank(model, tgb.dataset(source).split(split), known=tgb.dataset(source).known())
+    by_name = tgb.evaluate(model, SimpleNamespace(root=str(folder)), split)
+    assert torch.equal(by_name.greater, ranks.greater)
+    data = kgfast.datasets.load(folder)
+    same = kgfast.rank(model, data.split(split), known=data.known())
     assert torch.equal(same.greater, ranks.greater)
 
 
@@ -93,24 +103,15 @@ def write_csv(folder, source, header="timestamp"):
 
 def test_a_file_of_edges_has_the_ids_and_splits_of_the_data_set(tmp_path):
     source = source_of()
-    data = source.full_data
-    ids = {}  # py-tgb numbers nodes as they come
-    for ends in zip(
-        data["sources"][:120].tolist(), data["destinations"][:120].tolist(), strict=True
-    ):
-        for end in ends:
-            ids.setdefault(end, len(ids))
-    for name in ("sources", "destinations"):
-        data[name] = np.array([ids[end] for end in data[name].tolist()])
-    stamps = data["timestamps"]
-    first, last = np.quantile(stamps, [0.7, 0.85])
-    source.train_mask, source.test_mask = stamps <= first, stamps > last
-    source.val_mask = ~(source.train_mask | source.test_mask)
-    read = kgfast.datasets.load(write_csv(tmp_path / "tkgl_icews", source_of(), "date").parent)
-    for split in ("train", "valid", "test"):
-        assert torch.equal(read.split(split).quads, tgb.dataset(source).split(split).quads)
+    file = write_csv(tmp_path / "tkgl_icews", source, "date")
+    read, data = kgfast.datasets.load(file.parent), source.full_data
+    columns = [data[name][:120] for name in ("sources", "edge_type", "destinations", "timestamps")]
+    columns[3] = np.searchsorted(STAMPS, columns[3])
+    quads = torch.from_numpy(np.stack(columns, 1))
+    masks = {"train": source.train_mask, "valid": source.val_mask, "test": source.test_mask}
+    for split, mask in masks.items():
+        assert torch.equal(read.split(split).quads, quads[torch.from_numpy(mask[:120])])
     assert read.relations.columns[1].names == tuple(map(str, STAMPS))
-    file = tmp_path / "tkgl_icews" / "tkgl-icews_edgelist.csv"
     file.write_text(file.read_text() + "20110101,3,4\n")
     with pytest.raises(
         ValueError, match=r"csv:122: expected timestamp, head, tail and relation_ty"
@@ -118,16 +119,12 @@ def test_a_file_of_edges_has_the_ids_and_splits_of_the_data_set(tmp_path):
         kgfast.datasets.load(file.parent)
 
 
-def test_other_objects_are_refused():
-    source = source_of()
+def test_other_objects_are_refused(tmp_path):
     with pytest.raises(TypeError, match="must be a tgb LinkPropPredDataset; got dict"):
-        tgb.dataset(source.full_data)
-    source.negative_sampler = SimpleNamespace(strategy="dst-time-filtered")
-    with pytest.raises(NotImplementedError, match="its candidates are drawn"):
-        tgb.evaluate(model_of(), source)
-    del source.full_data["edge_type"]
-    with pytest.raises(ValueError, match="only tkgl-"):
-        tgb.dataset(source)
+        tgb.evaluate(model_of(), {})
+    (tmp_path / "tkgl-wikidata_edgelist.csv").touch()
+    with pytest.raises(NotImplementedError, match="draws candidates of tkgl-wikidata"):
+        tgb.evaluate(model_of(), tmp_path)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -156,7 +153,7 @@ def test_real_tgb_has_the_same_metrics(seed, tmp_path):
         return evaluator.eval({**both, "eval_metric": ["mrr", "hits@"]})
 
     results = evaluated(source, mask, result_of)
-    ranks = tgb.evaluate(model, source)
+    ranks = tgb.evaluate(model, write_csv(tmp_path / "tkgl_icews", source).parent)
     assert ranks.mrr == pytest.approx(np.mean([it["mrr"] for it in results]), rel=1e-6)
     hits = np.mean([it["hits@10"] for it in results])
     assert ranks.hits(10) == pytest.approx(hits, rel=1e-6)

@@ -19,7 +19,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval import GroupedRanks, Ranks, topk
 from kgfast.extras.report import figures
 from kgfast.frames import needed
-from kgfast.graph import KnownTriples, Vocabulary, relation_names
+from kgfast.graph import KnownTriples, Vocabulary
 from kgfast.text import escaped
 from kgfast.training import RunFolder, load_run
 from kgfast.whole_files import write_whole
@@ -137,7 +137,7 @@ def _groups(
     ranks: Ranks, names: Vocabulary | None, samples: int, hits: Sequence[int]
 ) -> dict[str, Any]:
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
-    relations, names = ranks.by("relation"), relation_names(names)[0]
+    relations, names = ranks.by("relation"), names and names.columns[0]
     shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
     titles = {name: name if names is None else names.text(names[str(name)]) for name in shown}
     largest = GroupedRanks("relation", {titles[name]: relations[name] for name in shown})
