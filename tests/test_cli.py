@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -139,6 +140,66 @@ class TestEvaluate:
         lines = run("evaluate", trained[0], "--per-relation").stdout.splitlines()
         assert lines[1] == "Ranks by relation, filtered, realistic"
         assert [line.split()[0] for line in lines[3:]] == ["previous"]
+
+
+@pytest.fixture(scope="module")
+def seeded(config, tmp_path_factory):
+    """Return the folder of three seeds, and what training printed."""
+    folder = tmp_path_factory.mktemp("runs") / "seeds"
+    result = run("train", "--config", config, "--run", folder, "--seeds", 3, "--set", "seed=7")
+    assert result.exit_code == 0, result.stderr
+    return folder, result
+
+
+class TestSeeds:
+    def test_runs_and_one_table(self, seeded):
+        folder, result = seeded
+        names = ["seed-7", "seed-8", "seed-9"]
+        assert sorted(path.name for path in folder.iterdir()) == [*names, "seeds.json"]
+        rows = json.loads((folder / "seeds.json").read_text())
+        assert [*rows] == [*names, "mean", "deviation"]
+        tests = [RunFolder(folder / name).read_result()["test"] for name in names]
+        assert [rows[name] for name in names] == tests
+        assert [RunFolder(folder / name).read_config().seed for name in names] == [7, 8, 9]
+        values = [of["mrr"] for of in tests]
+        assert len(set(values)) > 1
+        assert rows["mean"]["mrr"] == pytest.approx(sum(values) / 3)
+        assert rows["deviation"]["mrr"] == pytest.approx(statistics.stdev(values))
+        assert f"{rows['deviation']['mrr']:.4f}" in result.stdout
+
+    def test_seeds_that_ended_are_not_trained_again(self, seeded, config):
+        folder, _ = seeded
+        words = ("train", "--config", config, "--run", folder, "--seeds", 3, "--set", "seed=7")
+        assert "holds a run: continue with --resume" in error_of(*words)
+        before = {path: path.read_bytes() for path in folder.glob("seed-*/result.json")}
+        shutil.rmtree(folder / "seed-9")
+        result = run(*words, "--resume")
+        assert result.stderr.count("finished already") == 2
+        after = {path: json.loads(path.read_bytes()) for path in folder.glob("seed-*/result.json")}
+        assert {path: json.loads(text)["test"] for path, text in before.items()} == {
+            path: values["test"] for path, values in after.items()
+        }
+
+    def test_what_is_no_folder_of_seeds(self, trained, config):
+        words = ("train", "--config", config, "--run", trained[0], "--seeds")
+        assert "holds one run; name another folder" in error_of(*words, 2)
+        assert "--seeds" in error_of(*words, 1)
+
+    def test_runs_are_evaluated_together(self, seeded, trained):
+        folder, one = seeded[0], trained[0]
+        rows = json.loads((folder / "seeds.json").read_text())
+        result = run("evaluate", folder)
+        for row in rows.values():
+            assert f"{row['mrr']:.4f}" in result.stdout
+        result = run("evaluate", folder / "seed-7", folder / "seed-8", "--hits", 5)
+        assert "p" in result.stdout
+        assert "hits@5" in result.stdout
+        both = [kgfast.load_run(folder / name).ranks() for name in ("seed-7", "seed-8")]
+        found = kgfast.compare(*both, hits=(5,))["mrr"]
+        assert f"[{found.low:+.4f}, {found.high:+.4f}]" in result.stdout
+        assert "no common interval" in run("evaluate", folder, one).stdout
+        assert "goes with one RUN" in error_of("evaluate", folder, one, "--classify")
+        assert "1 differ" in error_of("evaluate", one, one)
 
 
 def test_without_matplotlib(trained, monkeypatch):

@@ -5,6 +5,7 @@ instead.
 """
 
 import json
+import statistics
 import sys
 import warnings
 from collections.abc import Sequence
@@ -165,6 +166,20 @@ def _print_table_of(
         ]
         table.add_row(*map(Text, cells), end_section=groups[place] != groups[place + 1])
     print_table(table)
+
+
+def with_spread(rows: dict[str, dict[str, float]], name: str = "") -> dict[str, dict[str, float]]:
+    """Return metrics of runs, with their mean and sample deviation if there are several."""
+    if len(rows) < 2:
+        return rows
+    columns = {
+        metric: [row[metric] for row in rows.values()] for metric in next(iter(rows.values()))
+    }
+    spreads = {"mean": statistics.mean, "deviation": statistics.stdev}
+    return rows | {
+        f"{name}{spread}": {metric: of(values) for metric, values in columns.items()}
+        for spread, of in spreads.items()
+    }
 
 
 def ids_of(option: str, names: Sequence[str], vocabulary: Any) -> Any:

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_no_options, command, load, say
+from kgfast.cli.common import check_no_options, command, load, say, with_spread
 
 Sides = StrEnum("Sides", "head relation tail")
 
 
 @command
 def evaluate(
-    run: flags.FolderToRank,
+    runs: flags.FoldersToRank,
     split: Annotated[flags.Split, typer.Option(help="Split to rank.")] = flags.Split.test,
     side: Annotated[
         list[Sides] | None,
@@ -58,7 +58,18 @@ def evaluate(
     max_memory: flags.Memory = None,
     trust: flags.Trust = False,
 ) -> None:
-    """Rank a split, or classify triples, with a run or with tables."""
+    """Rank a split, or classify triples, with a run or with tables; or compare several runs.
+
+    A folder of ``kgfast train --seeds`` stands for its runs.
+    """
+    groups = {str(folder): sorted(folder.glob("seed-*")) or [folder] for folder in runs}
+    if len(groups) < len(runs):
+        raise ValueError(f"RUN: {len(runs)} folders, of which {len(groups)} differ")
+    several = {name: folders for name, folders in groups.items() if len(folders) > 1}
+    if len(groups) > 1 or several:
+        others: dict[str, Any] = {"--classify": classify, "--per-relation": per_relation}
+        check_no_options("goes with one RUN", others)
+    run = runs[0]
     if classify:
         of_ranks: dict[str, Any] = {"--split": split != flags.Split.test, "--side": side}
         of_ranks |= {"--hits": hits, "--raw": raw, "--known": known, "--types": types}
@@ -77,26 +88,62 @@ def evaluate(
 
     sides = tuple(dict.fromkeys(chosen.value for chosen in side)) if side else SIDES
     options: dict[str, Any] = {"max_memory": max_memory}
-    in_blocks = max_memory is not None
-    loaded = load(run, checkpoint, data, as_table=in_blocks, trust=trust)
     if known is not None:
         options["known"] = KnownTriples.open(known)
-    if types is not None:
-        options["candidate_ids"] = loaded.type_constraints(types)
-    if in_blocks:
+    if max_memory is not None:
         options["progress"] = sys.stdout.isatty()
-    if loaded.config is None and loaded.dataset is None:
-        raise ValueError(f"{run} holds tables, not a run: --data must name the triples to rank")
-    try:
-        results = loaded.ranks(split.value, sides, **options)
-    except NotImplementedError as error:  # tables without scores of relations, not a bug
-        raise ValueError(str(error)) from error
-    say(f"{split.value} triples by the {_which(run, checkpoint, loaded)}")
+
+    def ranked(folder: Path) -> tuple[Any, str]:
+        loaded = load(folder, checkpoint, data, as_table=max_memory is not None, trust=trust)
+        if types is not None:
+            options["candidate_ids"] = loaded.type_constraints(types)
+        if loaded.config is None and loaded.dataset is None:
+            raise ValueError(
+                f"{folder} holds tables, not a run: --data must name the triples to rank"
+            )
+        try:
+            results = loaded.ranks(split.value, sides, **options)
+        except NotImplementedError as error:  # tables without scores of relations, not a bug
+            raise ValueError(str(error)) from error
+        return results, _which(folder, checkpoint, loaded)
+
+    if len(groups) > 1 or several:
+        _compare_runs(groups, lambda folder: _widest(ranked(folder)[0], raw), hits, split.value)
+        return
+    results, which = ranked(run)
+    say(f"{split.value} triples by the {which}")
     for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
         say("" if dim is None else f"dim {dim}", nl=dim is not None)
         shown = ranks.raw if raw else ranks
         shown = shown.by("relation") if per_relation else shown
         say(shown.table(hits=hits) if hits else repr(shown))
+
+
+def _widest(results: Any, raw: bool) -> Any:
+    """Return the ranks of a model, of croppable embeddings those of the widest sub-model."""
+    ranks = results[max(results)] if isinstance(results, dict) else results
+    return ranks.raw if raw else ranks
+
+
+def _compare_runs(groups: Any, ranks_of: Any, hits: Any, split: str) -> None:
+    """Print a row for each run, the spread of seeds, and differences from the first group."""
+    from kgfast.eval import compare
+    from kgfast.eval.metrics import HITS, table_of
+
+    options: Any = {"hits": tuple(hits or HITS)}
+    ranks = {name: [ranks_of(folder) for folder in folders] for name, folders in groups.items()}
+    rows: dict[str, dict[str, float]] = {}
+    for name, folders in groups.items():
+        metrics = [each.metrics(**options) for each in ranks[name]]
+        rows |= with_spread(dict(zip(map(str, folders), metrics, strict=True)), f"{name}: ")
+    say(f"{split} triples\n{table_of(rows)}")
+    first, *others = ranks
+    for other in others:
+        pair = [ranks[name][0] if len(ranks[name]) == 1 else ranks[name] for name in (first, other)]
+        if isinstance(pair[0], list) != isinstance(pair[1], list):
+            say(f"{other} against {first}: one run and several seeds have no common interval")
+        else:
+            say(f"\n{compare(*pair, names=(first, other), **options)!r}")
 
 
 def _which(run: Path, checkpoint: flags.Which, loaded: Any) -> str:

@@ -44,6 +44,14 @@ FolderToRank = Annotated[
         metavar="RUN", help="The folder of a run; or, with --data, of a model (`kgfast.save`)."
     ),
 ]
+FoldersToRank = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="The folder of a run; or, with --data, of a model (`kgfast.save`). Several are "
+        "compared with the first, and a folder of `train --seeds` stands for its runs.",
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(help="The folder of the dataset, or a folder that contains it; dataset.root."),

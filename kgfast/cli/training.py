@@ -1,5 +1,6 @@
 """``kgfast train`` and ``kgfast export``."""
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import choose, command, load, say
+from kgfast.cli.common import choose, command, load, say, with_spread
 from kgfast.text import escaped
+from kgfast.whole_files import write_whole
 
 Target = StrEnum("Target", "safetensors official")
 
@@ -27,6 +29,10 @@ def train(
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume where the run ended.")] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train so many runs, RUN/seed-S, from the config's seed on."),
+    ] = None,
     quiet: flags.Quiet = False,
 ) -> None:
     """Train a model, then rank the test set; also under torchrun."""
@@ -35,14 +41,34 @@ def train(
     chosen = choose(config, model, data)
     checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
     path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
-    folder = RunFolder(path)
-    _check_folder(folder, resume)
+    runs = {path: checked}
+    if seeds is not None:
+        all_seeds = range(checked.seed, checked.seed + seeds)
+        runs = {path / f"seed-{seed}": checked.updated({"seed": seed}) for seed in all_seeds}
+        if RunFolder(path).config.exists():
+            raise ValueError(f"--seeds: {path} holds one run; name another folder with --run")
+    for folder in map(RunFolder, runs):
+        _check_folder(folder, resume, seeds is not None)
     if model is not None and not quiet:
         say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
-    trainer = Trainer(checked, path, progress=not quiet)
-    result = trainer.fit(resume)
-    if trainer.assignment.leads:
-        say(f"{escaped(str(path))}: {result!r}")
+    tested = {}
+    for path_of_run, config_of_run in runs.items():
+        trainer = Trainer(config_of_run, path_of_run, progress=not quiet)
+        result = trainer.fit(resume)
+        tested[path_of_run.name] = result.test
+        if trainer.assignment.leads:
+            say(f"{escaped(str(path_of_run))}: {result!r}")
+    if seeds is not None and trainer.assignment.leads:
+        _write_spread(path, with_spread(tested))
+
+
+def _write_spread(path: Path, rows: dict[str, dict[str, float]]) -> None:
+    """Print the test metrics of seeds with mean and deviation, and write them to seeds.json."""
+    from kgfast.eval.metrics import table_of
+
+    text = json.dumps(rows, indent=2) + "\n"
+    write_whole(path / "seeds.json", lambda fresh: fresh.write_text(text))
+    say(f"{escaped(str(path))}: test triples, filtered\n{table_of(rows)}")
 
 
 @command
@@ -63,9 +89,9 @@ def export(
         say(str(path))
 
 
-def _check_folder(folder: Any, resume: bool) -> None:
+def _check_folder(folder: Any, resume: bool, is_seed: bool) -> None:
     """Refuse to overwrite a run, and to resume none; a run killed early has no checkpoint yet."""
-    if resume and not folder.holds_a_run():
+    if resume and not is_seed and not folder.holds_a_run():
         if not folder.config.is_file():
             raise FileNotFoundError(
                 f"{folder.path} holds no run to resume: name its folder with --run, or leave out "

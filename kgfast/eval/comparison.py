@@ -1,5 +1,6 @@
-"""Comparison of two models by ranks of the same triples."""
+"""Comparison of two models, or of runs with several seeds, by ranks of the same triples."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -66,8 +67,8 @@ class Comparison(dict[str, Difference]):
 
 
 def compare(
-    a: Ranks,
-    b: Ranks,
+    a: Ranks | Sequence[Ranks],
+    b: Ranks | Sequence[Ranks],
     *,
     rank_type: RankType = "realistic",
     confidence: float = 0.95,
@@ -76,7 +77,7 @@ def compare(
     hits: Sequence[int] = HITS,
     names: tuple[str, str] = ("a", "b"),
 ) -> Comparison:
-    """Compare two rankings of the same triples.
+    """Compare two rankings of the same triples, or those of several seeds each.
 
     The p-value comes from the paired randomisation test (Fisher 1935; for rankings Smucker, Allan
     and Carterette, CIKM 2007). If the models were equal, the ranks of a triple could have come from
@@ -85,11 +86,15 @@ def compare(
     p-value is never 0. Intervals of differences are percentiles of a paired bootstrap. Test and
     bootstrap treat a triple with all its sides as one unit.
 
+    Sequences of ranks, from runs with several seeds, compare two ways to train. Interval and
+    p-value of the difference of means are then those of Welch's t-test (Biometrika 1947), with a
+    run as the unit; better, equal and worse count mean ranks over the runs.
+
     Parameters
     ----------
-    a, b : Ranks
+    a, b : Ranks, or sequence of Ranks
         Ranks of the same triples in the same order, on the same sides, among equally many
-        candidates.
+        candidates; or two or more of such ranks each.
     rank_type : {"optimistic", "realistic", "pessimistic"}
     confidence : float
         Confidence of the intervals.
@@ -121,8 +126,10 @@ def compare(
     >>> compare(rank(one, triples), rank(other, triples))["mrr"].p_value > 0.05
     True
     """
-    _check_same(a, b)
     check_bootstrap(confidence, samples)
+    if not (isinstance(a, Ranks) or isinstance(b, Ranks)):
+        return _of_runs([a, b], rank_type, confidence, hits, names)
+    _check_same(a, b)
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
@@ -136,9 +143,63 @@ def compare(
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
     rows = torch.stack(columns, 1).tolist()
     differences = {metric.name: Difference(*row) for metric, row in zip(metrics, rows, strict=True)}
-    change = cells[1] - cells[0]
-    counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())
-    return Comparison(differences, counts, confidence, names)
+    return Comparison(differences, _counts(*cells), confidence, names)
+
+
+def _counts(a: Tensor, b: Tensor) -> tuple[int, int, int]:
+    """Return how many ranks of b are lower than, equal to, and higher than those of a."""
+    return int((b < a).sum()), int((b == a).sum()), int((b > a).sum())
+
+
+def _of_runs(
+    groups: Sequence[Sequence[Ranks]],
+    rank_type: RankType,
+    confidence: float,
+    hits: Sequence[int],
+    names: tuple[str, str],
+) -> Comparison:
+    """Compare two groups of runs by Welch's t-test."""
+    for name, runs in zip("ab", groups, strict=True):
+        if len(runs) < 2:
+            raise ValueError(f"{name} must have the ranks of two runs or more; got {len(runs)}")
+        for ranks in runs:
+            _check_same(groups[0][0], ranks)
+    cells = [torch.stack([ranks._cells(rank_type) for ranks in runs]).mean(0) for runs in groups]
+    differences = {}
+    for metric in metrics_with(hits):
+        if not metric.is_mean:
+            continue
+        values = [
+            torch.tensor(
+                [ranks.metrics(rank_type, hits=hits)[metric.name] for ranks in runs],
+                dtype=torch.float64,
+                device="cpu",
+            )
+            for runs in groups
+        ]
+        means = [float(of.mean()) for of in values]
+        terms = [float(of.var()) / len(of) for of in values]
+        error, change = math.sqrt(sum(terms)), means[1] - means[0]
+        square = sum(term**2 / (len(of) - 1) for term, of in zip(terms, values, strict=True))
+        freedom = sum(terms) ** 2 / square if square else 1.0
+        reach, p_value = _student(freedom, confidence, abs(change) / error if error else math.inf)
+        interval = change - reach * error, change + reach * error
+        p_value = p_value if change or error else 1.0
+        differences[metric.name] = Difference(*means, change, *interval, p_value)
+    return Comparison(differences, _counts(*cells), confidence, names)
+
+
+def _student(freedom: float, confidence: float, t: float) -> tuple[float, float]:
+    """Return the quantile of an interval and the two-sided p-value of t, by Student's distribution.
+
+    With ``t = sqrt(freedom) tan(x)``, the density of x is ``cos(x) ** (freedom - 1)``.
+    """
+    x = torch.linspace(0, math.pi / 2, 1 << 20, dtype=torch.float64, device="cpu")
+    inside = torch.cumulative_trapezoid(x.cos() ** (freedom - 1), x)
+    inside = torch.nn.functional.pad(inside / inside[-1], (1, 0))
+    place = min(int(torch.searchsorted(inside, confidence)), len(x) - 2)
+    at = int(torch.searchsorted(x, math.atan(t / math.sqrt(freedom))))
+    return math.sqrt(freedom) * math.tan(float(x[place])), 1.0 - float(inside[min(at, len(x) - 1)])
 
 
 def _check_same(a: Ranks, b: Ranks) -> None:

@@ -159,9 +159,9 @@ class Trainer:
         if self.folder is not None:
             self.folder.room = room
         with assignment.telling():
-            if config.train.track and self.folder is None:
-                raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
-            for name in config.train.track if self.folder is not None and assignment.leads else ():
+            for name in config.train.track if assignment.leads else ():
+                if self.folder is None:
+                    raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
                 self.callbacks.append(TRACKERS[name](self.folder, config))
             if room is not None and self.device.type != "cpu":
                 raise ValueError(

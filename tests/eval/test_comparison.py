@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from scipy import stats
 
 import kgfast
 from kgfast.eval import comparison
@@ -80,3 +81,41 @@ OTHER[7] = torch.tensor([1, 2, 3])
 def test_what_cannot_be_compared(b, message):
     with pytest.raises(ValueError, match=message):
         kgfast.compare(ranks_of(A), b)
+
+
+def test_several_runs_are_compared_by_welchs_test():
+    groups = [
+        [ranks_of(torch.randint(0, most, (60,), generator=GENERATOR)) for _ in range(count)]
+        for most, count in ((30, 3), (24, 5))
+    ]
+    found = kgfast.compare(*groups, confidence=0.9, hits=(1, 10))
+    assert list(found) == ["mrr", "mr", "hits@1", "hits@10"]
+    for name, row in found.items():
+        a, b = ([ranks.metrics()[name] for ranks in runs] for runs in groups)
+        welch = stats.ttest_ind(b, a, equal_var=False)
+        low, high = welch.confidence_interval(0.9)
+        expected = (sum(a) / 3, sum(b) / 5, sum(b) / 5 - sum(a) / 3, low, high, welch.pvalue)
+        assert row == pytest.approx(expected, rel=1e-4, abs=1e-6), name
+    a, b = (torch.stack([each.greater for each in runs]).double().mean(0) for runs in groups)
+    counts = [int(of.sum()) for of in (b < a, b == a, b > a)]
+    assert [found.better, found.equal, found.worse] == counts
+
+
+def test_runs_without_spread():
+    same, other = [ranks_of(A)] * 2, [ranks_of(B)] * 2
+    assert kgfast.compare(same, same)["mrr"].p_value == 1.0
+    found = kgfast.compare(same, other)["mrr"]
+    assert (found.low, found.high, found.p_value) == (found.difference, found.difference, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "message"),
+    [
+        ([ranks_of(A)], [ranks_of(B)] * 2, ValueError, "a must have the ranks of two runs or more"),
+        ([ranks_of(A)] * 2, ranks_of(B), TypeError, "a must be Ranks; got list"),
+        ([ranks_of(A)] * 2, [ranks_of(B), ranks_of(B[:9])], ValueError, "a has 60 triples, b 9"),
+    ],
+)
+def test_runs_that_do_not_fit(a, b, error, message):
+    with pytest.raises(error, match=message):
+        kgfast.compare(a, b)
