@@ -1,8 +1,9 @@
 """Comparison of two models, or of runs with several seeds, by ranks of the same triples."""
 
 import math
+import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,6 +131,8 @@ def compare(
     if not (isinstance(a, Ranks) or isinstance(b, Ranks)):
         return _of_runs([a, b], rank_type, confidence, hits, names)
     _check_same(a, b)
+    assert isinstance(a, Ranks)
+    assert isinstance(b, Ranks)
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
     if not len(a):
         raise ValueError("there are no triples to compare: none has candidates on every side")
@@ -165,27 +168,19 @@ def _of_runs(
         for ranks in runs:
             _check_same(groups[0][0], ranks)
     cells = [torch.stack([ranks._cells(rank_type) for ranks in runs]).mean(0) for runs in groups]
+    metrics = [[ranks.metrics(rank_type, hits=hits) for ranks in runs] for runs in groups]
     differences = {}
-    for metric in metrics_with(hits):
-        if not metric.is_mean:
-            continue
-        values = [
-            torch.tensor(
-                [ranks.metrics(rank_type, hits=hits)[metric.name] for ranks in runs],
-                dtype=torch.float64,
-                device="cpu",
-            )
-            for runs in groups
-        ]
-        means = [float(of.mean()) for of in values]
-        terms = [float(of.var()) / len(of) for of in values]
+    for metric in (metric for metric in metrics_with(hits) if metric.is_mean):
+        values = [[row[metric.name] for row in rows] for rows in metrics]
+        means = [statistics.mean(of) for of in values]
+        terms = [statistics.variance(of) / len(of) for of in values]
         error, change = math.sqrt(sum(terms)), means[1] - means[0]
         square = sum(term**2 / (len(of) - 1) for term, of in zip(terms, values, strict=True))
         freedom = sum(terms) ** 2 / square if square else 1.0
         reach, p_value = _student(freedom, confidence, abs(change) / error if error else math.inf)
-        interval = change - reach * error, change + reach * error
+        low, high = change - reach * error, change + reach * error
         p_value = p_value if change or error else 1.0
-        differences[metric.name] = Difference(*means, change, *interval, p_value)
+        differences[metric.name] = Difference(means[0], means[1], change, low, high, p_value)
     return Comparison(differences, _counts(*cells), confidence, names)
 
 
@@ -202,7 +197,7 @@ def _student(freedom: float, confidence: float, t: float) -> tuple[float, float]
     return math.sqrt(freedom) * math.tan(float(x[place])), 1.0 - float(inside[min(at, len(x) - 1)])
 
 
-def _check_same(a: Ranks, b: Ranks) -> None:
+def _check_same(a: Any, b: Any) -> None:
     for name, ranks in (("a", a), ("b", b)):
         if not isinstance(ranks, Ranks):
             raise TypeError(f"{name} must be Ranks; got {type(ranks).__name__}")
