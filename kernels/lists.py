@@ -112,7 +112,7 @@ def excluded_keys(known: Known | None, operands: Operands) -> Tensor:
 
 
 def keys_of(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
-    """Return a number for each pair of a query and a candidate, which broadcast."""
+    """Return a key for each pair of a query (``rows``) and a candidate (``ids``), broadcast."""
     return rows * operands.candidates.num_rows + ids
 
 

@@ -217,7 +217,7 @@ class _Tile(NamedTuple):
 
 
 class _TileSweep:
-    """Loop over tiles of scores in a bounded scratch, which collects gradients of the scores.
+    """Loop over tiles of scores in a bounded scratch; it adds up gradients.
 
     ``whole_rows`` is the number of queries in a tile of whole rows; ``kept`` is memory for all
     scores. Gradients of queries have the plan's dtype.

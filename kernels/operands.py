@@ -43,7 +43,7 @@ class Panels:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Candidates, and facts about them, which are computed at first use.
+    """Candidates with facts about their table; each fact is computed at its first use.
 
     One object serves all batches of a call, or a step of training, and never longer: a table may
     change. Tensors with torch's negative bit are replaced, since kernels read raw memory.

@@ -9,7 +9,7 @@ _SOFTPLUS_IS_LINEAR = 40.0
 
 
 class Passes:
-    """Operations on scores ``[B, n]``, which may be overwritten."""
+    """Operations on scores ``[B, n]``; each may overwrite the scores."""
 
     def bce(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Return sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each.

@@ -149,6 +149,6 @@ def _room_for(count: int, dim: int, like: Tensor) -> Tensor:
 
 
 def _whole_tiles(width: int, lanes: int) -> int:
-    """Return the candidates of a chunk: whole tiles if one fits, at most those of a launch."""
+    """Return the number of candidates in a chunk: whole tiles if one fits, in one launch."""
     width = max(1, min(width, configs.MAX_GRID * lanes))
     return width // lanes * lanes or width

@@ -33,7 +33,7 @@ _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 class FusedLosses(Losses):
-    """Fused losses; the base computes those of no pairs, and scores nothing for them."""
+    """Fused losses. The base class serves calls without queries or candidates."""
 
     def __init__(self) -> None:
         super().__init__(None, LossPlan(scratch=1, dtype=torch.float32))
@@ -93,7 +93,7 @@ class FusedLosses(Losses):
         return LossTotal(made.rows.sum() / divisor, made.linear, gradients)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Let the device read the factor: one launch, which writes nothing for a factor of 1."""
+        """Multiply gradients by the factor in one launch; a factor of 1 writes nothing."""
         values = tuple(gradient for gradient in gradients if gradient.numel())
         counts = tuple(gradient.numel() for gradient in values)
         constants = {"MEMBERS": len(values), "BLOCK": SCALED}

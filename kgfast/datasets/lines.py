@@ -66,7 +66,7 @@ def name_id(line: str) -> list[str]:
 
 
 def _without_count(file: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Check the first line, which counts the others, and return the others."""
+    """Check the count in the first line, and return the other lines."""
     number, line = lines[0] if lines else (1, "")
     try:
         count = read_id(line.strip())

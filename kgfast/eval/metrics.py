@@ -194,7 +194,7 @@ def values_of(metrics: Iterable[Metric], ranks: Tensor, sizes: Tensor) -> dict[s
 
 
 def _mean(parts: Iterable[Tensor]) -> Tensor:
-    """Return the mean over the last axis of tensors, which are those of some ranks each."""
+    """Return the mean over the last axis of all tensors together."""
     sums = [(some.sum(-1), some.shape[-1]) for some in parts]
     return torch.stack([some for some, _ in sums]).sum(0).cpu() / sum(count for _, count in sums)
 

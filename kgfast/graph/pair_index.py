@@ -115,7 +115,7 @@ class PairIndex:
             yield pairs, int(indptr[0]), indptr.diff().to(torch.int64)
 
     def _refuse(self, bad: Tensor, name: str) -> None:
-        """Raise if values read from a file, which may be damaged, are bad."""
+        """Raise if a file, which may be damaged, gave bad values."""
         if bool(bad.any()):
             raise ValueError(
                 f"{self.files}.{name}.npy: damaged: values do not ascend within their range"

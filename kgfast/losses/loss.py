@@ -53,7 +53,7 @@ class Loss(ABC):
 
     @classmethod
     def hyperparameters(cls) -> tuple[str, ...]:
-        """Return the names of the hyperparameters, without those of a call."""
+        """Return the names of the hyperparameters, without arguments of a call."""
         return tuple(field.name for field in fields(cls) if field.name not in _OF_A_CALL)
 
     @classmethod

@@ -82,7 +82,7 @@ class RankableModel(Protocol):
 
 
 class Model(nn.Module, ABC):
-    """Base of the models, which holds the given tensors without copying.
+    """Base of the models. A model holds the given tensors without copying.
 
     A tensor that requires a gradient and is no parameter, such as an encoder's output, becomes a
     buffer that a state dict leaves out (docs/how-to/encoders.md). Other tensors become parameters.

@@ -39,7 +39,7 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
 
 
 def check_device(name: str, tensor: Tensor, like: Tensor, whose: str = "candidates") -> None:
-    """Check that a tensor is on the device of another, which errors call ``whose``."""
+    """Check that a tensor is on the device of ``like``; errors call the latter ``whose``."""
     if tensor.device != like.device:
         raise ValueError(f"{name} must be on {like.device}, as {whose} are; got {tensor.device}")
 

@@ -14,14 +14,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def full_precision(queries: Tensor) -> Tensor:
-    """Return queries in half precision, as under autocast, as float32, which is exact."""
+    """Cast queries in half precision, as autocast makes them, to float32: no rounding."""
     if isinstance(queries, Tensor) and queries.dtype in _HALF:
         return queries.float()
     return queries
 
 
 def chosen_backend(queries: Tensor) -> str:
-    """Return the backend of a forward, which the backward uses again.
+    """Return the backend for a forward and its backward.
 
     Float64 queries are served by the reference, since all other backends score in float32.
     """

@@ -45,7 +45,7 @@ class ErrorBound(NamedTuple):
 
 
 def rounded(*numbers: float) -> tuple[float, ...]:
-    """Return numbers that are no smaller after their rounding to float32, which kernels take."""
+    """Return the numbers, increased so that a kernel's float32 of each is no smaller."""
     return tuple(number * (1 + 2 * UNIT) for number in numbers)
 
 

@@ -37,7 +37,7 @@ Rows = Literal["packed", "split", "in place"]  # forms of rows in the sweep: sca
 
 
 class CropTile(NamedTuple):
-    """Queries and candidates of one program of a sweep, which are its rows and lanes.
+    """Rows (queries) and lanes (candidates) of one program of a sweep.
 
     A warp has a band of packed rows, a thread ``rows / num_warps * repeats`` pairs of the band.
     """

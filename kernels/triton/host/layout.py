@@ -22,7 +22,7 @@ class Selection(NamedTuple):
     first: int = 0
 
     def of(self, rows: RowView, status: Tensor | None = None) -> Lanes:
-        """Return the lanes of ``rows``, which are checked if there is a status."""
+        """Return the lanes of ``rows``; with a status, kernels check their values."""
         return Lanes(rows, self.ids, self.first, status)
 
 

@@ -27,7 +27,7 @@ GRAD_TILE = GradTile(64, 64)
 
 
 class Products:
-    """Way of multiplying some queries and a table, which are read in place.
+    """Products of some queries and a table; both are read in place.
 
     ``tile`` is that of a launch that scores.
     """

@@ -119,7 +119,7 @@ class Scan:
             self._queries = layout.pack_queries(operands, *places, status=self.status)
 
     def limit(self, scores: Tensor, counted: Counted | None = None) -> None:
-        """Set the limits of the queries: ``scores``, float64, are those of all queries."""
+        """Set the limits of the queries from ``scores``: float64, of all queries."""
         tile, magnitude = self.tile.rows, self.operands.candidates.bias_magnitude
         if self.rows == "split":
             margins = split.split_bound(self.dim).margins

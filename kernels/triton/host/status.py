@@ -1,4 +1,4 @@
-"""Findings of the device, which the host reads back once."""
+"""Bad rows and sizes of bands, as kernels find them; the host reads them once."""
 
 import torch
 from torch import Tensor

@@ -293,7 +293,7 @@ class _Recomputed(torch.autograd.Function):
     def forward(
         ctx: Any, job: _Job, total: list[Tensor], num_inputs: int, *tensors: Tensor
     ) -> Tensor:
-        """Return the sums, which come in a list, since autograd takes no list for an argument."""
+        """Return the sums. They come in a list, which autograd does not track."""
         ctx.job, ctx.num_inputs = job, num_inputs
         ctx.save_for_backward(*tensors)
         return total.pop()

@@ -163,7 +163,7 @@ def serve(
 
 
 class _Json(JSONResponse):
-    """JSON with escaped control characters, even those that JSON allows."""
+    """JSON with escaped control characters, also where JSON allows them unescaped."""
 
     def render(self, content: Any) -> bytes:
         return escaped(json.dumps(content, ensure_ascii=False, allow_nan=False)).encode()
@@ -174,7 +174,7 @@ def _error(status: int, message: str, field: str | None = None) -> Response:
 
 
 def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Return what is wrong with the first wrong field, and its name.
+    """Return the message for the first wrong field, and the field's name.
 
     pydantic reports an error for each type that a value may have. Of the type that fits best, the
     error is at the innermost place.
