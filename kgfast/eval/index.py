@@ -191,7 +191,7 @@ class Index:
         if not self._held or candidates.factor is not None:
             return None
         if score != self.score:
-            raise ValueError(f"index: it is of the score {self.score!r}; the model's is {score!r}")
+            raise ValueError(f"index: its score is {self.score!r}; the model's is {score!r}")
         table = candidates.table
         for held in self._held:
             if _is_same(held.table, table):
@@ -323,6 +323,6 @@ def check_index(index: Any, dims: Any) -> None:
         raise TypeError(f"index must be a kgfast.Index; got {type(index).__name__}")
     if dims is not None and not index.croppable:
         raise ValueError(
-            "index: it may order features as it likes, and dims= takes the first ones: "
+            "index: its features may be in any order, and dims= takes the first ones: "
             "kgfast.Index(model, croppable=True) keeps their order"
         )

@@ -135,8 +135,8 @@ class TensorTable(Rows):
             raise TypeError(f"rows must be floating point; got {values.dtype}")
         if values.is_neg():
             raise ValueError(
-                "rows must hold their numbers as they are; got a tensor that is negated lazily, by "
-                "a bit beside numbers that are not: pass its .resolve_neg()"
+                "rows must hold their numbers as they are; got a tensor that is negated lazily "
+                "(its negative bit is set): pass its .resolve_neg()"
             )
         self.values = values.detach()
         self.shape, self.dtype = (len(values), int(values.shape[1])), values.dtype
