@@ -63,11 +63,6 @@ def _query_bytes(model: Any) -> int:
 
 def check_names(names: Names, model: Any) -> None:
     """Check that a vocabulary has one name per row of the model."""
-    relations, times = names[1], getattr(model, "num_times", None)
-    if relations is not None and relations.num_times != times:
-        raise ValueError(
-            f"vocabulary: num_times is {relations.num_times}, and {times} of the model"
-        )
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None and len(vocabulary) != (size := getattr(model, f"num_{what}")):
             raise ValueError(

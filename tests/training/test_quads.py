@@ -7,6 +7,7 @@ import torch
 
 import kgfast
 from kgfast.datasets import load
+from kgfast.extras.influence import tracin
 from kgfast.training import Config, Trainer, load_run
 
 NAMES, DAYS = [f"Person {id}" for id in range(12)], [f"2014-01-{day}" for day in range(10, 16)]
@@ -73,6 +74,8 @@ def test_a_run_keeps_its_times(tmp_path):
     loaded = load_run(run)
     assert loaded.ranks("test").metrics() == result.test
     assert set(loaded.ranks("train").by("time")) == set(DAYS)
+    found = tracin(run, test=loaded.dataset.test, k=2)
+    assert len(found.ids) == len(loaded.dataset.test)
     kgfast.save(
         loaded.model,
         tmp_path / "saved",

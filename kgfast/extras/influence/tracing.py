@@ -20,7 +20,14 @@ from kgfast.extras.influence.dense import DenseInfluence
 from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode
 from kgfast.extras.influence.sampled import SampledInfluence
 from kgfast.frames import needed
-from kgfast.graph import TriplesLike, VocabularyLike, as_triples_tensor, named_columns, names_of
+from kgfast.graph import (
+    Triples,
+    TriplesLike,
+    VocabularyLike,
+    as_triples_tensor,
+    named_columns,
+    names_of,
+)
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import check_int, no_autocast
 from kgfast.progress import progress_bar
@@ -326,9 +333,10 @@ class _Tracing:
             if first.origin is None:
                 raise TypeError(f"{name}: a model does not store its training triples")
             triples = first.origin.graph.split(name).hrt
-        num_entities, num_relations = first.sizes
+        sizes: Any = dict(zip(("num_entities", "num_relations"), first.sizes, strict=True))
+        sizes["num_times"] = getattr(triples, "num_times", None)
         try:
-            hrt = as_triples_tensor(triples, num_entities=num_entities, num_relations=num_relations)
+            hrt = as_triples_tensor(triples, **sizes)
         except (ValueError, TypeError) as error:
             raise type(error)(f"{name}: {error}") from None
         return hrt.to(self._device)
@@ -370,7 +378,8 @@ class _Tracing:
     def warn_of_chance(self) -> None:
         """Warn if the last model ranks training triples little better than chance."""
         some = self._train[:: max(1, len(self._train) // _RANKED)]
-        amri = rank(self._model, some).metrics()["amri"]
+        triples = Triples(some, num_times=getattr(self._model, "num_times", None))
+        amri = rank(self._model, triples).metrics()["amri"]
         if amri < _CHANCE:
             warnings.warn(
                 f"the model at {self.stages.checkpoints[-1].name} ranks its own training triples "
