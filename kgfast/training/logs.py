@@ -52,7 +52,7 @@ class Callback:
         """
 
 
-def opened_log(folder: str | os.PathLike[str], resume_step: int | None = None) -> TextIO:
+def opened_log(folder: str | os.PathLike[str], resume_step: int = 0) -> TextIO:
     """Open the log of a run folder for lines of rows; ``resume_step`` keeps rows up to that step.
 
     A line is on its way to the disk when it is written.
@@ -60,7 +60,7 @@ def opened_log(folder: str | os.PathLike[str], resume_step: int | None = None) -
     path = Path(folder, _FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = read_rows(folder) if resume_step else []
-    lines = "".join(line_of(row) for row in rows if row["step"] <= (resume_step or 0))
+    lines = "".join(line_of(row) for row in rows if row["step"] <= resume_step)
     write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))
     return path.open("a", buffering=1, encoding="utf-8", newline="")
 

@@ -4,9 +4,9 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TextIO
 
@@ -28,16 +28,17 @@ from kgfast.ops.dispatch import get_backend
 from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
+from kgfast.text import reading, shown
 from kgfast.training.build import room_of
 from kgfast.training.capture import StepGraphs, obstacle_of
-from kgfast.training.checkpoint import of_part, save
+from kgfast.training.checkpoint import Stored, check_tensors, of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import Callback, Row, line_of, opened_log
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.state import State, resumed
+from kgfast.training.state import State
 from kgfast.whole_files import write_whole
 
 Metrics = dict[str, float]
@@ -110,12 +111,10 @@ class Run:
             and not is_own(config.model.name)
             and not any(getattr(module, "has_large_operators", False) for module in modules)
         )
-        self._rows = None if folder is None else names_digest(dataset)
         self.resumed = resume and folder is not None and folder.last.exists()
         self.state = State()
         if folder is not None and self.resumed:
-            of_run = config, self._rows, model, self._optimizer
-            self.state = resumed(folder.load_last(), folder.last, *of_run)
+            self.take(folder.load_last(), folder.last)
             if self.steps < self.state.step:
                 raise ValueError(
                     f"train.{'epochs' if config.train.epochs else 'steps'}: {self.steps:,} steps, "
@@ -151,12 +150,10 @@ class Run:
         """Make the steps that are left; process 0 calls the callbacks, after the state is saved."""
         state, train, folder = self.state, self._config.train, self._folder
         leads = self._assignment.leads
-        log: AbstractContextManager[TextIO | None] = nullcontext()
         self._model.train()
         if not self.is_over():
             self._bar.say(self._heading())
-        if folder is not None and leads:
-            log = opened_log(folder.path, state.step or None)
+        log = opened_log(folder.path, state.step) if folder is not None and leads else nullcontext()
         with closing(self), log as self._log_file:
             while not self.is_over():
                 self.make_step()
@@ -362,6 +359,33 @@ class Run:
                 tensors |= {f"optim.{name}": tensor for name, tensor in states.items()}
             numbers = {"step": self.state.step, "state": self.state.model_dump()}
             save(path, tensors, {"config": self._config.to_dict(), "graph": self._rows, **numbers})
+
+    @cached_property
+    def _rows(self) -> str:
+        return names_digest(self._dataset)
+
+    def take(self, stored: Stored, path: Path) -> None:
+        """Take the state of a checkpoint; a ValueError says what does not fit, nothing changes."""
+        tensors, meta = stored
+        with reading(path, "not a state of this run"):
+            before = Config.from_dict(meta["config"])
+        changed = before.training_differences(self._config)
+        if changed:
+            raise ValueError(
+                "the run was started with another config: "
+                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+            )
+        with reading(path, "not a state of this run"):
+            if meta.get("graph") != self._rows:
+                raise ValueError("the rows belong to other names than those of the run")
+            state = State.of(meta.get("state"))
+            if type(meta.get("step")) is not int or meta["step"] != state.step:
+                raise ValueError(f"step is {shown(meta.get('step'))}, of the state {state.step}")
+            of_model = of_part("model", tensors)
+            check_tensors("model", of_model, self._model.state_dict())
+            self._optimizer.load(of_part("optim", tensors))
+        self._model.load_state_dict(of_model)
+        self.state = state
 
     def load_best(self) -> int:
         """Give the model the best state of the folder, if there is one; return the step."""

@@ -27,7 +27,7 @@ def rows_until(step, every=4):
             yield valid_row(number)
 
 
-def write(folder, rows, resume_step=None):
+def write(folder, rows, resume_step=0):
     with opened_log(folder, resume_step) as log:
         for row in rows:
             log.write(line_of(row))

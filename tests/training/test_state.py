@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from kgfast.datasets.identity import names_digest
 from kgfast.training import Run, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import State, resumed
+from kgfast.training.state import State
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -29,10 +28,11 @@ def root(tmp_path_factory):
 def check_of(root, name):
     """Return what a run that resumes does with a state, and the stored state."""
     trainer = ring_trainer(root, None, **(DENSE if name == "dense" else {}))
-    run = Run(trainer.config, trainer.dataset, trainer.model)
-    of_run = trainer.config, names_digest(trainer.dataset), trainer.model, run._optimizer
-    path = root / name / "last.safetensors"
-    return lambda stored: resumed(stored, path, *of_run), checkpoint.load(path)
+    run, path = (
+        Run(trainer.config, trainer.dataset, trainer.model),
+        root / name / "last.safetensors",
+    )
+    return lambda stored: run.take(stored, path), checkpoint.load(path)
 
 
 CHANGES = {

@@ -52,10 +52,6 @@ def _one_of(names: Iterable[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _metric(value: str) -> str:
-    return metric_named(value).name
-
-
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -187,7 +183,7 @@ class TrainConfig(Section):
     keep_every: CountOrZero = 0
     """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
     state, for ``kgfast explain``; their steps are logged. 0: none."""
-    save_best_metric: Annotated[str, AfterValidator(_metric)] = "mrr"
+    save_best_metric: Annotated[str, AfterValidator(lambda name: metric_named(name).name)] = "mrr"
     """The metric of ``best.safetensors`` and early stopping: any of ``Ranks.metrics``, such as
     ``mrr``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
     early_stopping: EarlyStoppingConfig | None = None
