@@ -109,7 +109,7 @@ class RunFolder:
             names: Any = {
                 what: Vocabulary(json.loads(tensors[what].numpy().tobytes()))
                 for what in _NAMES
-                if what in tensors
+                if what != "times" or what in tensors
             }
             if "times" in names:
                 names["relations"] = TimedRelations(names["relations"], names.pop("times"))
