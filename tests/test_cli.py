@@ -185,7 +185,7 @@ class TestSeeds:
         assert "holds one run; name another folder" in error_of(*words, 2)
         assert "--seeds" in error_of(*words, 1)
 
-    def test_runs_are_evaluated_together(self, seeded, trained):
+    def test_runs_are_evaluated_together(self, seeded, trained, tmp_path):
         folder, one = seeded[0], trained[0]
         rows = json.loads((folder / "seeds.json").read_text())
         result = run("evaluate", folder)
@@ -200,6 +200,10 @@ class TestSeeds:
         assert "no common interval" in run("evaluate", folder, one).stdout
         assert "goes with one RUN" in error_of("evaluate", folder, one, "--classify")
         assert "1 differ" in error_of("evaluate", one, one)
+        copy = tmp_path / "seeds"
+        shutil.copytree(folder, copy)
+        (copy / "seed-8" / "result.json").unlink()
+        assert "seed-8/result.json: the run has not ended" in error_of("evaluate", copy)
 
 
 def test_without_matplotlib(trained, monkeypatch):

@@ -62,7 +62,11 @@ def evaluate(
 
     A folder of ``kgfast train --seeds`` stands for its runs.
     """
-    groups = {str(folder): sorted(folder.glob("seed-*")) or [folder] for folder in runs}
+    groups = {
+        str(folder): sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
+        or [folder]
+        for folder in runs
+    }
     if len(groups) < len(runs):
         raise ValueError(f"RUN: {len(runs)} folders, of which {len(groups)} differ")
     several = {name: folders for name, folders in groups.items() if len(folders) > 1}
@@ -129,7 +133,11 @@ def _compare_runs(groups: Any, ranks_of: Any, hits: Any, split: str) -> None:
     """Print a row for each run, the spread of seeds, and differences from the first group."""
     from kgfast.eval import compare
     from kgfast.eval.metrics import HITS, table_of
+    from kgfast.training import RunFolder
 
+    for run in (RunFolder(folder) for folders in groups.values() for folder in folders):
+        if run.config.is_file():
+            run.read_result()  # a run that has not ended is an error
     options: Any = {"hits": tuple(hits or HITS)}
     ranks = {name: [ranks_of(folder) for folder in folders] for name, folders in groups.items()}
     rows: dict[str, dict[str, float]] = {}
