@@ -159,7 +159,7 @@ class Trainer:
         if self.folder is not None:
             self.folder.room = room
         with assignment.telling():
-            for name in config.train.track if assignment.leads else ():
+            for name in dict.fromkeys(config.train.track if assignment.leads else ()):
                 if self.folder is None:
                     raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
                 self.callbacks.append(TRACKERS[name](self.folder, config))

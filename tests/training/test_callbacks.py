@@ -123,7 +123,7 @@ def tracked(request, monkeypatch):
 @pytest.mark.parametrize("med", [{}, {"med": {"dims": [4, 16]}}])
 def test_a_tracker_gets_each_row_and_the_result(tmp_path, tracked, med):
     name, module = tracked
-    result = trainer_of(tmp_path, train=TRAIN | {"track": [name]}, **med).fit()
+    result = trainer_of(tmp_path, train=TRAIN | {"track": [name, name]}, **med).fit()
     log = module.init.return_value.log if name == "wandb" else module.log_metrics
     sent = [(each.args[0], each.kwargs["step"]) for each in log.call_args_list]
     at = "@" if name == "wandb" else "_at_"
