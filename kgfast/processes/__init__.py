@@ -2,6 +2,5 @@
 
 :mod:`steps` holds the processes of one call, which wait for each other and raise each other's
 errors. :mod:`shares` divides a ranking among them; :mod:`ranges` needs no processes in step.
-:mod:`assignment` says how a run of training is divided, and :mod:`together` divides its tables and
-steps: :mod:`messages` carry numbers and rows, and :mod:`shared` is a backend whose work is divided.
+:mod:`assignment` says how a run of training is divided, and :mod:`together` divides its steps.
 """

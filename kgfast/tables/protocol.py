@@ -103,11 +103,9 @@ class Given(Rows):
         self.device = device_of(table)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start .. stop - 1``."""
         return self._checked(self.table.block(start, stop), stop - start, "block")
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids ``[B]``."""
         return self._checked(self.table.rows(ids), len(ids), "rows")
 
     def _checked(self, rows: Any, count: int, method: str) -> Tensor:
@@ -143,12 +141,10 @@ class TensorTable(Rows):
         self.device = values.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start .. stop - 1``."""
         checked_range(start, stop, len(self))
         return self.values[start:stop]
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids ``[B]``."""
         return self.values[checked_row_ids(ids, 0, len(self)).to(self.device)]
 
 

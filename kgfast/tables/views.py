@@ -34,7 +34,6 @@ class UnitRows(Rows):
         return self.table.where(row)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids ``[B]``."""
         return self._divided(self.table.rows(ids), ids).to(self.dtype)
 
     def read_into(self, start: int, out: Tensor) -> None:
@@ -86,11 +85,9 @@ class OnDevice(Rows):
         return self.table.where(row)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start .. stop - 1``."""
         return self.table.block(start, stop).to(self.device)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows of ids ``[B]``."""
         return self.table.rows(ids).to(self.device)
 
     def _held(self) -> str:

@@ -10,7 +10,7 @@ from kgfast.distributed import LostProcessError
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
-from kgfast.processes.shared import are_summed_alone
+from kgfast.processes.together import are_summed_alone
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training import checkpoint as files
 from support import flat
