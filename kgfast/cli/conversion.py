@@ -1,4 +1,4 @@
-"""``kgfast convert``: models of other libraries, as a folder of tables."""
+"""``kgfast convert`` and ``kgfast known``: tables and triples of other programs, as folders."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -33,3 +33,17 @@ def convert(
     chosen = None if format is None else format.value
     for path in converted(source, out, format=chosen, data=data):
         say(str(path))
+
+
+@command
+def known(
+    files: Annotated[
+        list[Path], typer.Argument(help="Triples of ids: .npy [T, 3], or text of three ids a line.")
+    ],
+    out: Annotated[Path, typer.Option(help="A new folder for the index.")],
+) -> None:
+    """Index the known triples of files larger than memory."""
+    from kgfast.graph import KnownTriples
+
+    triples = KnownTriples.build(files, out)
+    say(f"{out}: {triples!r}, checksum {triples.checksum}")

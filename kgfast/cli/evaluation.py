@@ -1,4 +1,4 @@
-"""``kgfast evaluate``."""
+"""``kgfast evaluate`` and ``kgfast report``."""
 
 import sys
 from enum import StrEnum
@@ -58,7 +58,7 @@ def evaluate(
     max_memory: flags.Memory = None,
     trust: flags.Trust = False,
 ) -> None:
-    """Rank a split, or classify triples, with a run or with tables; or compare several runs.
+    """Rank a split, or classify triples; several runs are compared.
 
     A folder of ``kgfast train --seeds`` stands for its runs.
     """
@@ -121,6 +121,32 @@ def evaluate(
         shown = ranks.raw if raw else ranks
         shown = shown.by("relation") if per_relation else shown
         say(shown.table(hits=hits) if hits else repr(shown))
+
+
+@command
+def report(
+    run: flags.FolderToRank,
+    out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
+    split: Annotated[flags.Split, typer.Option(help="Split to rank.")] = flags.Split.test,
+    hits: flags.Hits = None,
+    checkpoint: flags.Checkpoint = flags.Which.best,
+    data: flags.Data = None,
+    trust: flags.Trust = False,
+) -> None:
+    """Write the results of a run on one page of HTML."""
+    from kgfast.extras.report import write_report
+
+    path = write_report(
+        run,
+        out,
+        split=split.value,
+        hits=hits or (1, 3, 10),
+        data=data,
+        checkpoint=checkpoint.value,
+        device=None,
+        trust=trust,
+    )
+    say(str(path))
 
 
 def _widest(results: Any, raw: bool) -> Any:

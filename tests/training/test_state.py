@@ -8,8 +8,8 @@ import torch
 from kgfast.training import Run, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
+from kgfast.training.loop import State
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import State
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
