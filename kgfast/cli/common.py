@@ -272,8 +272,8 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
         if model is not None:
             raise ValueError(f"--model {model} needs --data, the folder of the graph")
         return Chosen(path, [], f"{path.resolve().parent.name}-{path.stem}")
-    if not data.is_dir():
-        raise FileNotFoundError(f"--data {data}: no such folder")
+    if not data.exists():
+        raise FileNotFoundError(f"--data {data}: no such folder or table")
     if data.name in ("", ".."):
         data = data.resolve()
     values = {"dataset.root": str(data.parent), "dataset.name": data.name}

@@ -1,13 +1,15 @@
 """A link-prediction dataset: three splits over shared vocabularies."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from torch import Tensor
 
-from kgfast.graph import KnownTriples, Triples, Vocabulary
+from kgfast.graph import KnownTriples, Triples, Vocabulary, did_you_mean
 from kgfast.graph.named import relation_names
-from kgfast.text import escaped
+from kgfast.text import escaped, shown
 
 SPLITS = ("train", "valid", "test")
 
@@ -25,6 +27,8 @@ class Dataset:
     entities, relations
         The vocabularies of all three splits. Relations of quads are
         :class:`kgfast.graph.TimedRelations`, pairs of a relation and a time.
+    types : Mapping of str to str
+        Types of entities, by name; entities may have none.
 
     Examples
     --------
@@ -45,6 +49,17 @@ class Dataset:
     test: Triples
     entities: Vocabulary
     relations: Vocabulary
+    types: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    def of_type(self, name: str) -> Tensor:
+        """Return the ids of the entities of a type, int64, ascending.
+
+        A ValueError suggests the nearest known types.
+        """
+        if name not in (known := sorted(set(self.types.values()))):
+            raise ValueError(f"no entity has type {shown(name)}{did_you_mean(name, known)}")
+        here = (entity for entity, kind in self.types.items() if kind == name)
+        return self.entities.ids(here).sort().values
 
     @property
     def num_entities(self) -> int:

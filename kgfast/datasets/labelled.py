@@ -46,3 +46,11 @@ def with_labels(folder: Path, names: _Names, num_entities: int = 0) -> _Names:
         )
     labelled = relations.labelled(of_relations) if names[1] else None
     return cast(_Names, (entities.labelled(of_entities), labelled))
+
+
+def write_labels(folder: Path, *vocabularies: Vocabulary) -> None:
+    """Write ``labels.tsv`` into a folder if names have labels."""
+    labels = {name: label for names in vocabularies for name, label in names.labels.items()}
+    if labels:
+        lines = (f"{name}\t{label}\n" for name, label in labels.items())
+        (folder / "labels.tsv").write_text("".join(lines), encoding="utf-8")

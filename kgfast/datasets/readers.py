@@ -17,7 +17,7 @@ gzipped, have CRLF line ends, a byte order mark and blank lines.
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kgfast.datasets.data_files import KNOWN_LAYOUTS, find_file, need_file, split_files
@@ -35,20 +35,46 @@ from kgfast.datasets.lines import (
     read_vocabulary,
 )
 from kgfast.datasets.parquet import read_parquet
+from kgfast.datasets.table import TABLES, FactTable, read_table
 from kgfast.datasets.tkgl import EDGE_LISTS, read_tkgl
 from kgfast.graph import Triples, VocabularyLike, names_of
 
 
-def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
-    r"""Read a dataset folder; the files in the folder tell the layout.
+def load(
+    root: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    columns: Sequence[str | int] | None = None,
+    labels: Sequence[str | int] | None = None,
+    types: Sequence[str | int] | str | None = None,
+    split: Sequence[float] | None = None,
+    seed: int = 0,
+) -> Dataset:
+    r"""Read a dataset folder, whose files tell the layout, or one table of facts.
+
+    A table is CSV, TSV (a first line with a tab) or Parquet, may be gzipped, and is split here:
+    train has every entity and relation, and (h, r, t) and (t, r, h) are in one split. Repeated
+    facts are read once. With ``columns``, a folder may hold a table per split: ``train.csv``.
 
     Parameters
     ----------
     root
         A folder in the layout of official RotatE, DGL-KE, OpenKE, LibKGE, plain TSV or Parquet
-        (with pyarrow).
+        (with pyarrow), or the file of a table.
     name
-        Name of the dataset; by default the name of the folder.
+        Name of the dataset; by default the name of the folder or file.
+    columns
+        Columns of heads, relations and tails of a table: names of the header, or positions from 0
+        in a file without a header. By default the header says head, relation, tail or the like.
+    labels
+        Columns of the labels of heads and of tails.
+    types
+        Columns of the types of heads and of tails; or the text that ends the type in each name,
+        as ``"::"`` in ``Gene::9021``, for any layout.
+    split
+        Fractions of train, valid and test, which sum to 1, of one table; by default all is train.
+    seed
+        Another seed makes another split.
 
     Returns
     -------
@@ -67,7 +93,8 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
         If the folder, its train file or a vocabulary is missing.
     ValueError
         If a line is malformed: the message begins with `file:line`. If a gzipped file unpacks to
-        more than 64 times its size, and more than 64 MiB.
+        more than 64 times its size, and more than 64 MiB. For a column that a table lacks, an empty
+        cell, an entity with two labels or types, and a split that leaves nothing.
 
     Examples
     --------
@@ -82,19 +109,37 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     test            0          0          0
     """
     root = Path(root)
+    table = FactTable(columns, labels, None if isinstance(types, str) else types)
+    if root.is_file():
+        graph = read_table(root, table, split, seed)
+    elif split is not None:
+        raise ValueError(f"split is for the file of one table; {root} is none")
+    elif table.is_default:
+        graph = _read_folder(root)
+    else:
+        graph = table.read(split_files(root, *(f"{{}}{end}" for end in TABLES)))
+    for note in mistakes(root, *graph):
+        warnings.warn(note, stacklevel=2)
+    entities, relations = with_labels(root, graph[:2])
+    if table.labels:
+        of_entities = {name: " ".join(label.split()) for name, label in table.labels.items()}
+        entities = entities.labelled({name: label for name, label in of_entities.items() if label})
+    type_of = table.types
+    if isinstance(types, str):
+        type_of = {entity: entity.split(types)[0] for entity in entities if types in entity}
+    train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in graph[2])
+    name = root.resolve().name if name is None else name
+    return Dataset(name, train, valid, test, entities, relations, types=type_of)
+
+
+def _read_folder(root: Path) -> Graph:
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
     read = next((read for marker, read in _LAYOUTS.items() if find_file(root, marker)), None)
     if read is None:
         looked_for = ", ".join(_LAYOUTS)
         raise FileNotFoundError(f"no dataset in {root}: looked for {looked_for}; {KNOWN_LAYOUTS}")
-    graph = read(root)
-    for note in mistakes(root, *graph):
-        warnings.warn(note, stacklevel=2)
-    entities, relations = with_labels(root, graph[:2])
-    train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in graph[2])
-    name = root.resolve().name if name is None else name
-    return Dataset(name, train, valid, test, entities, relations)
+    return read(root)
 
 
 def load_negatives(

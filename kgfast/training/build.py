@@ -92,7 +92,8 @@ def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> 
 
     A FileNotFoundError or a ValueError says that there is no dataset, or names a malformed file.
     """
-    return datasets.load(config.dataset.folder(data), config.dataset.name)
+    options = config.dataset.model_dump(exclude={"name", "root"})
+    return datasets.load(config.dataset.folder(data), config.dataset.name, **options)
 
 
 def build_model(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.identity import names_digest
+from kgfast.datasets.labelled import write_labels
 from kgfast.eval.metrics import HITS, metric_named
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import as_triples_tensor
@@ -180,6 +181,8 @@ class Run:
         if assignment.leads:
             if not self.resumed:
                 folder.write_graph(dataset)
+                if config.dataset.labels:
+                    write_labels(folder.path, dataset.entities)
             if not self.is_over():
                 write_whole(folder.config, config.to_yaml, lasting=True)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from kgfast import models, tables
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets.dataset import SPLITS
+from kgfast.datasets.labelled import write_labels
 from kgfast.graph import (
     KnownTriples,
     Names,
@@ -117,15 +118,11 @@ def save(
     with new_folder(folder) as scratch:
         write(scratch / TENSORS, tensors, {"format": "pt"})
         _write_json(scratch / CONFIG, facts)
-        labels: dict[str, str] = {}
         for what, vocabulary in zip(("entities", "relations"), names, strict=True):
             of_files = () if vocabulary is None else vocabulary.columns
             for file, column in zip((what, "times"), of_files, strict=False):
                 _write_json(scratch / f"{file}.json", list(column))
-                labels |= column.labels
-        if labels:
-            lines = (f"{name}\t{label}\n" for name, label in labels.items())
-            (scratch / "labels.tsv").write_text("".join(lines), encoding="utf-8")
+        write_labels(scratch, *(names_of for names_of in names if names_of is not None))
         if triples is not None:
             triples.save(scratch / KNOWN)
 

@@ -108,7 +108,7 @@ def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
         (("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph), "got both"),
         (("--model", "rotate"), "needs --data, the folder of the graph"),
         (("--model", "rotat", "--data", graph), f"has no default config; known are {models}"),
-        (("--model", "rotate", "--data", tmp_path / "none"), "no such folder"),
+        (("--model", "rotate", "--data", tmp_path / "none"), "no such folder or table"),
     ):
         assert error_of("train", *words).endswith(end)
     empty = tmp_path / "empty"

@@ -85,6 +85,12 @@ class DatasetConfig(Section):
     """``<root>/<name>`` holds train.txt, or another layout of :func:`kgfast.datasets.load`."""
     root: Annotated[str, Field(max_length=4096)] = "data"
     """The folder of the datasets, or of this one."""
+    columns: list[str | int] | None = None
+    labels: list[str | int] | None = None
+    types: list[str | int] | str | None = None
+    split: list[float] | None = None
+    seed: int = 0
+    """For a table, ``<root>/kg.csv``: arguments of :func:`kgfast.datasets.load`."""
 
     def folder(self, data: str | os.PathLike[str] | None = None) -> Path:
         """Return the folder of the dataset in ``data``, or else in the root.
@@ -92,8 +98,10 @@ class DatasetConfig(Section):
         A FileNotFoundError says where a dataset is missing.
         """
         root = Path(self.root if data is None else data).expanduser()
-        if (root / self.name).is_dir():
+        if (root / self.name).exists():
             return root / self.name
+        if root.is_file():
+            return root
         if any(any(root.glob(name)) for name in ("*train*", "dataset.yaml", "tkgl-*")):
             return root
         raise FileNotFoundError(

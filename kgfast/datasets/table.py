@@ -1,0 +1,268 @@
+"""One table of facts: CSV, TSV or Parquet with named columns, and a split of its facts.
+
+Cost model: one pass of :mod:`csv` over the file, gzipped or not, in blocks of rows. Memory holds 8
+bytes for each cell of a fact, and each name, label and type once.
+"""
+
+import csv
+import gzip
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.datasets.lines import TRIPLE_COLUMNS, Files, Graph
+from kgfast.frames import EXTRA, needed
+from kgfast.graph import Vocabulary, did_you_mean
+from kgfast.rng import mix, scrambled
+from kgfast.text import bad_line, reading, shown
+
+_COUNTS = {"columns": 3, "labels": 2, "types": 2}
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+_ROWS = 1 << 13  # rows of a block
+_LONGEST = 1 << 20  # bytes of a line
+
+
+class FactTable:
+    """Tables of facts with the same columns, and what their rows say of entities.
+
+    Parameters
+    ----------
+    columns
+        Columns of heads, relations and tails: names of a header, or positions from 0 in a file
+        without a header. By default a header has the names of ``TRIPLE_COLUMNS``.
+    labels, types
+        Columns of the labels, and of the types, of heads and of tails.
+
+    Attributes
+    ----------
+    labels, types : dict
+        The label, and the type, of names of entities; cells may be empty.
+    """
+
+    def __init__(self, columns: Any = None, labels: Any = None, types: Any = None) -> None:
+        self._columns, self._others = columns, [*(labels or ()), *(types or ())]
+        kind = str if columns is None else type(next(iter(columns), None))
+        for name, value in (("columns", columns), ("labels", labels), ("types", types)):
+            if value is None:
+                continue
+            is_list = isinstance(value, list | tuple) and len(value) == _COUNTS[name]
+            if (
+                not is_list
+                or kind not in (str, int)
+                or {type(column) for column in value} != {kind}
+            ):
+                raise ValueError(
+                    f"{name} must be {_COUNTS[name]} names of columns, or {_COUNTS[name]} "
+                    f"positions of a file without a header, as in columns; got {shown(value)}"
+                )
+        self.is_default = columns is None and not self._others
+        self._has_header = kind is str
+        self.labels: dict[str, str] = {}
+        self.types: dict[str, str] = {}
+        self._kinds = [("label", self.labels)] * 2 * bool(labels)
+        self._kinds += [("type", self.types)] * 2 * bool(types)
+
+    def read(self, files: Files) -> Graph:
+        """Read a file per split; sorted names are the vocabularies, numbers sorted as numbers."""
+        entities: defaultdict[str, int] = defaultdict()
+        relations: defaultdict[str, int] = defaultdict()
+        entities.default_factory, relations.default_factory = entities.__len__, relations.__len__
+        splits = []
+        for file in files:
+            blocks = [np.empty((3, 0), np.int64)]
+            for start, (heads, names, tails, *others) in self._blocks(file) if file else ():
+                for role, cells in (("head", heads), ("relation", names), ("tail", tails)):
+                    if "" in cells:
+                        raise self._bad(file, start + cells.index(""), f"the {role} is empty")
+                self._note(file, start, [heads, tails] * 2, others)
+                coded = (entities, heads), (relations, names), (entities, tails)
+                blocks.append(np.array([[codes[cell] for cell in cells] for codes, cells in coded]))
+            splits.append(np.concatenate(blocks, axis=1))
+        vocabularies, places = zip(*map(_in_order, (entities, relations)), strict=True)
+        rows = [np.stack([places[0][h], places[1][r], places[0][t]], 1) for h, r, t in splits]
+        return (*vocabularies, [torch.from_numpy(row) for row in rows], files)
+
+    def _note(self, file: Any, start: int, ends: list[Any], others: list[Any]) -> None:
+        """Add a block's labels and types; an error if an entity has two."""
+        for names, values, (kind, known) in zip(ends, others, self._kinds, strict=False):
+            if list(map(known.get, names)) == list(values):
+                continue
+            for name, value in dict.fromkeys(zip(names, values, strict=True)):
+                if value and known.setdefault(name, value) != value:
+                    row = list(zip(names, values, strict=True)).index((name, value))
+                    says = f"{shown(name)} has the {kind} {shown(value)}, elsewhere"
+                    raise self._bad(file, start + row, f"{says} {shown(known[name])}")
+
+    def _positions(self, file: Path, header: Sequence[str]) -> list[int]:
+        """Return the positions of the columns among names, or among the cells of a first row."""
+        columns = self._columns
+        if columns is None:
+            columns = next((names for names in TRIPLE_COLUMNS if set(names) <= set(header)), None)
+        if columns is None:
+            raise ValueError(
+                f"{file}: name head, relation and tail by columns=, without a header by positions, "
+                f"columns=(0, 1, 2); the first row is {shown(list(header), 200)}"
+            )
+        columns = [*columns, *self._others]
+        for column in columns:
+            if not self._has_header and not 0 <= column < len(header):
+                raise ValueError(f"{file}: columns must be in 0..{len(header) - 1}; got {column}")
+            if self._has_header and header.count(column) != 1:
+                which = "two columns" if column in header else "no column"
+                hint = did_you_mean(column, header)
+                says = f"{which} {shown(column)}{hint}; the header is {shown(list(header), 200)}"
+                raise ValueError(f"{file}: {says}")
+        return [header.index(column) if self._has_header else column for column in columns]
+
+    def _blocks(self, file: Path) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the first row of each block, from 0, and its columns."""
+        with reading(file, "no readable table"):
+            if file.suffix == ".parquet":
+                yield from self._parquet(file)
+                return
+            with _reader(file) as reader:
+                rows = filter(None, reader)
+                first = next(rows, None)
+                if first is None:
+                    raise ValueError(f"{file}: holds no rows")
+                positions = self._positions(file, first)
+                start, block = 0, [] if self._has_header else [first]
+                while block := [*block, *islice(rows, _ROWS)]:
+                    widths = list(map(len, block))
+                    if set(widths) != {len(first)}:
+                        row = next(i for i, width in enumerate(widths) if width != len(first))
+                        says = f"expected {len(first)} cells, found {widths[row]}"
+                        raise self._bad(file, start + row, says)
+                    yield start, list(zip(*map(itemgetter(*positions), block), strict=True))
+                    start, block = start + len(block), []
+
+    def _parquet(self, file: Path) -> Iterator[tuple[int, list[Any]]]:
+        parquet = needed("pyarrow.parquet", f"{file}: reading Parquet", EXTRA).ParquetFile(file)
+        header = parquet.schema_arrow.names
+        names = [header[position] for position in self._positions(file, header)]
+        start = 0
+        for batch in parquet.iter_batches(_ROWS, columns=list(dict.fromkeys(names))):
+            for name in names:
+                if "float" in str(batch[name].type) or "double" in str(batch[name].type):
+                    raise ValueError(f"{file}: column {name} must hold text or whole numbers")
+            columns = {name: batch[name].cast("string").to_pylist() for name in set(names)}
+            yield start, [[cell or "" for cell in columns[name]] for name in names]
+            start += len(batch)
+
+    def _bad(self, file: Any, row: int, problem: str) -> ValueError:
+        if file.suffix == ".parquet":
+            return ValueError(f"{file}: row {row}: {problem}")
+        with _reader(file) as reader:
+            cells = next(islice(filter(None, reader), row + self._has_header, None))
+            return bad_line(file, reader.line_num, problem, "\t".join(cells))
+
+
+@contextmanager
+def _reader(file: Path) -> Iterator[Any]:
+    """Open a table as rows; a tab in the first line separates cells, else a comma."""
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+        lines = _lines(file, opened)
+        first = next(lines, "").removeprefix("\ufeff")
+        delimiter = "\t" if "\t" in first else ","
+        reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+        try:
+            yield reader
+        except csv.Error as error:
+            says = f"{error}: a quoted cell ends with a quote, and has two for one"
+            raise ValueError(f"{file}:{reader.line_num}: {says}") from None
+
+
+def _lines(file: Path, opened: Any) -> Iterator[str]:
+    for number, line in enumerate(iter(partial(opened.readline, _LONGEST), b""), 1):
+        if len(line) == _LONGEST:
+            raise bad_line(file, number, f"a line has more than {_LONGEST - 1:,} bytes", line)
+        try:
+            yield line.decode()
+        except UnicodeDecodeError:
+            raise bad_line(file, number, "not valid UTF-8", line) from None
+
+
+def _in_order(codes: dict[str, int]) -> tuple[Vocabulary, np.ndarray]:
+    """Return the sorted names, and the id of each code."""
+    names = sorted(codes)
+    if all(name.isdecimal() and len(name) < 20 for name in names):
+        names.sort(key=int)
+    ids = np.empty(len(names), np.int64)
+    ids[[codes[name] for name in names]] = np.arange(len(names))
+    return Vocabulary(names), ids
+
+
+def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
+    """Read one table as a graph, each fact once; without sizes, all facts are train.
+
+    Train has every entity and relation, the rule of PyKEEN's ``CoverageSplitter``: the first fact
+    of each, in random order, goes to train. Facts (h, r, t) and (t, r, h) stay together, so a
+    split may miss its size by one fact. The order is a hash of seed and place, equal everywhere.
+    """
+    if sizes is not None:
+        is_list = isinstance(sizes, list | tuple) and len(sizes) == 3
+        if not is_list or not all(isinstance(s, int | float) and 0 <= s <= 1 for s in sizes):
+            raise ValueError(f"split must be 3 fractions, as (0.8, 0.1, 0.1); got {shown(sizes)}")
+        if abs(sum(sizes) - 1) > 1e-9:
+            raise ValueError(f"split must sum to 1; got {shown(sizes)}, of sum {sum(sizes):g}")
+    entities, relations, (rows, *_), _ = table.read([file])
+    keys = _keys(rows, entities, relations)
+    facts = rows[torch.from_numpy(np.unique(keys, return_index=True)[1])]
+    if not len(facts):
+        raise ValueError(f"{file}: holds no facts")
+    side = np.zeros(len(facts), np.int64)
+    if sizes is not None:
+        order = scrambled(
+            torch.arange(len(facts), dtype=torch.int64, device="cpu") + mix(seed)
+        ).argsort()
+        facts = facts[order]
+        low, high = facts[:, ::2].aminmax(dim=1)
+        edges = _keys(torch.stack([low, facts[:, 1], high], dim=1), entities, relations)
+        side = _sides(facts, edges, sizes)
+    splits = [facts[torch.from_numpy(side == split)] for split in range(3)]
+    return entities, relations, splits, [None] * 3
+
+
+def _keys(rows: Tensor, entities: Vocabulary, relations: Vocabulary) -> np.ndarray:
+    """Return a number of each fact."""
+    heads, names, tails = rows.numpy().T
+    keys: np.ndarray = (names * len(entities) + heads) * len(entities) + tails
+    return keys
+
+
+def _sides(facts: Tensor, edges: np.ndarray, sizes: Any) -> np.ndarray:
+    """Return 0, 1 or 2 of each fact in random order: train, valid or test; an edge has one side."""
+    count = len(facts)
+    wanted = [round(size * count) for size in sizes[1:]]
+    heads, relations, tails = facts.numpy().T
+    ends = np.stack([heads, tails], axis=1).reshape(-1)
+    in_train = np.zeros(count, bool)
+    in_train[np.unique(ends, return_index=True)[1] // 2] = True
+    in_train[np.unique(relations, return_index=True)[1]] = True
+    _, first, edge = np.unique(edges, return_index=True, return_inverse=True)
+    in_train = np.bincount(edge, in_train, len(first))[edge] > 0
+    free = np.flatnonzero(~in_train)
+    if len(free) < sum(wanted):
+        raise ValueError(
+            f"split: train needs {count - len(free):,} of {count:,} facts, so that it has every "
+            f"entity and relation; valid and test may have {len(free):,}, not {sum(wanted):,}"
+        )
+    # edges in the order of their first fact
+    free = free[np.argsort(first[edge[free]], kind="stable")]
+    begins = np.diff(first[edge[free]], prepend=-1) != 0
+    place = np.maximum.accumulate(np.where(begins, np.arange(len(free)), 0))
+    side = np.zeros(count, np.int64)
+    side[free] = np.select([place < wanted[0], place < sum(wanted)], [1, 2], 0)
+    for name, size, number in zip(("train", "valid", "test"), sizes, range(3), strict=True):
+        if size and not (side == number).any():
+            raise ValueError(f"split: {size:g} of {count:,} facts leaves nothing for {name}")
+    return side
