@@ -49,23 +49,21 @@ class FactTable:
     """
 
     def __init__(self, columns: Any = None, labels: Any = None, types: Any = None) -> None:
+        options = {"columns": columns, "labels": labels, "types": types}
+        lists = {name: value for name, value in options.items() if value is not None}
+        fits = all(
+            isinstance(value, list | tuple) and len(value) == _COUNTS[name]
+            for name, value in lists.items()
+        )
+        kinds = {type(column) for value in lists.values() for column in value} if fits else set()
+        if (kinds or {str}) not in ({str}, {int}) or not fits or (columns is None and int in kinds):
+            raise ValueError(
+                "columns, labels and types must be 3, 2 and 2 names of a header, or positions in "
+                f"a file without a header; got {shown(lists, 200)}"
+            )
         self._columns, self._others = columns, [*(labels or ()), *(types or ())]
-        kind = str if columns is None else type(next(iter(columns), None))
-        for name, value in (("columns", columns), ("labels", labels), ("types", types)):
-            if value is None:
-                continue
-            is_list = isinstance(value, list | tuple) and len(value) == _COUNTS[name]
-            if (
-                not is_list
-                or kind not in (str, int)
-                or {type(column) for column in value} != {kind}
-            ):
-                raise ValueError(
-                    f"{name} must be {_COUNTS[name]} names of columns, or {_COUNTS[name]} "
-                    f"positions of a file without a header, as in columns; got {shown(value)}"
-                )
         self.is_default = columns is None and not self._others
-        self._has_header = kind is str
+        self._has_header = int not in kinds
         self.labels: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self._kinds = [("label", self.labels)] * 2 * bool(labels)
@@ -209,11 +207,14 @@ def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
     split may miss its size by one fact. The order is a hash of seed and place, equal everywhere.
     """
     if sizes is not None:
-        is_list = isinstance(sizes, list | tuple) and len(sizes) == 3
-        if not is_list or not all(isinstance(s, int | float) and 0 <= s <= 1 for s in sizes):
-            raise ValueError(f"split must be 3 fractions, as (0.8, 0.1, 0.1); got {shown(sizes)}")
-        if abs(sum(sizes) - 1) > 1e-9:
-            raise ValueError(f"split must sum to 1; got {shown(sizes)}, of sum {sum(sizes):g}")
+        fits = isinstance(sizes, list | tuple) and len(sizes) == 3
+        if (
+            not fits
+            or not all(isinstance(s, int | float) and 0 <= s <= 1 for s in sizes)
+            or (abs(sum(sizes) - 1) > 1e-9)
+        ):
+            says = "split must be 3 fractions that sum to 1, as (0.8, 0.1, 0.1)"
+            raise ValueError(f"{says}; got {shown(sizes)}")
     entities, relations, (rows, *_), _ = table.read([file])
     keys = _keys(rows, entities, relations)
     facts = rows[torch.from_numpy(np.unique(keys, return_index=True)[1])]
@@ -221,10 +222,8 @@ def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
         raise ValueError(f"{file}: holds no facts")
     side = np.zeros(len(facts), np.int64)
     if sizes is not None:
-        order = scrambled(
-            torch.arange(len(facts), dtype=torch.int64, device="cpu") + mix(seed)
-        ).argsort()
-        facts = facts[order]
+        places = torch.arange(len(facts), dtype=torch.int64, device="cpu")
+        facts = facts[scrambled(places + mix(seed)).argsort()]
         low, high = facts[:, ::2].aminmax(dim=1)
         edges = _keys(torch.stack([low, facts[:, 1], high], dim=1), entities, relations)
         side = _sides(facts, edges, sizes)

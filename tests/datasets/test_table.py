@@ -10,6 +10,8 @@ import torch
 
 from kgfast import TransE, top_facts
 from kgfast.datasets import load
+from kgfast.training.build import load_dataset
+from kgfast.training.config import Config
 
 COLUMNS = {
     "columns": ("x", "relation", "y"),
@@ -130,6 +132,21 @@ def test_new_pairs_of_two_types(tmp_path):
     assert "say" in str(facts)
 
 
+def test_a_config_reads_a_table(tmp_path):
+    path = write(tmp_path / "a.csv", rows_of_a_graph(3))
+    expected = load(path, **COLUMNS, split=(0.8, 0.1, 0.1), seed=2)
+    options = {name: list(value) for name, value in COLUMNS.items()}
+    options |= {"name": "a.csv", "root": str(tmp_path), "split": [0.8, 0.1, 0.1], "seed": 2}
+    config = Config.model_validate(
+        {"dataset": options, "model": {"name": "transe", "base_dim": 4}, "optim": {"lr": 0.1}}
+        | {"train": {"epochs": 1}, "data": {"train_bs": 4}}
+    )
+    graph = load_dataset(config)
+    assert torch.equal(graph.train.hrt, expected.train.hrt)
+    assert torch.equal(graph.test.hrt, expected.test.hrt)
+    assert graph.types == expected.types
+
+
 BAD = {
     "a,b,c\n1,r,2\n1,r\n": r"a\.csv:3: expected 3 cells, found 2",
     'a,b,c\n1,r,"2\n\n2"\n\n,r,2\n': r"a\.csv:6: the head is empty",
@@ -165,14 +182,18 @@ def test_no_gzip_file(tmp_path):
     ("options", "message"),
     [
         ({"columns": None}, "name head, relation and tail by columns="),
-        ({"columns": "xyz"}, "columns must be 3 names"),
-        ({"columns": (0, 1, 2)}, "labels must be 2 names"),
+        (
+            {"columns": "xyz"},
+            "columns, labels and types must be 3, 2 and 2 names .* got {.columns.: .xyz.",
+        ),
+        ({"columns": (0, 1, 2)}, "columns, labels and types must be"),
         ({"columns": (0, 1, 9), "labels": None, "types": None}, "columns must be in 0..6; got 9"),
-        ({"types": ("x_type",)}, "types must be 2 names"),
+        ({"types": ("x_type",)}, "columns, labels and types must be"),
         ({"labels": ("y", "y")}, r"a.csv:4: '3' has the label '1', elsewhere '2'"),
         ({"types": ("y", "y")}, r"a.csv:4: '3' has the type '1', elsewhere '2'"),
-        ({"split": (0.8, 0.1)}, "split must be 3 fractions"),
-        ({"split": (0.8, 0.1, 0.2)}, "split must sum to 1; got .* 1.1"),
+        ({"columns": 5}, "got {.columns.: 5"),
+        ({"split": (0.8, 0.1)}, "split must be 3 fractions that sum to 1"),
+        ({"split": (0.8, 0.1, 0.2)}, "must be 3 fractions that sum to 1, .* got .0.8, 0.1, 0.2"),
         ({"split": (0.99, 0, 0.01)}, "split: 0.01 of 3 facts leaves nothing for test"),
         ({"split": (0.3, 0.4, 0.3)}, "train needs 2 of 3 facts"),
     ],
