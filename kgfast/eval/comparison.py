@@ -13,8 +13,6 @@ from kgfast.eval.metrics import HITS, cell, metric_named, metrics_with
 from kgfast.eval.ranks import Ranks, RankType
 from kgfast.text import escaped, text_table
 
-_SIGNS = 1 << 16  # signs that are drawn at once
-
 
 class Difference(NamedTuple):
     """Metric of a and b, the difference b - a, and how sure the difference is."""
@@ -218,13 +216,9 @@ def _check_same(a: Any, b: Any) -> None:
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:
     """Return two-sided p-values of differences ``[T, M]``, by random signs of rows."""
-    generator = torch.Generator("cpu").manual_seed(seed)
     # tolerance, since sums in another order round otherwise
     observed = difference.sum(0).abs() * (1 - 1e-12)
     as_extreme = torch.zeros(difference.shape[1], dtype=torch.float64, device="cpu")
-    at_once = max(1, _SIGNS // len(difference))
-    for first in range(0, samples, at_once):
-        shape = min(at_once, samples - first), len(difference)
-        ones = torch.randint(2, shape, generator=generator, dtype=torch.float64, device="cpu")
-        as_extreme += ((2 * ones - 1) @ difference).abs().ge(observed).sum(0)
+    for ones in draws(len(difference), samples, seed, 2):
+        as_extreme += ((2 * ones - 1).double() @ difference).abs().ge(observed).sum(0)
     return (1 + as_extreme) / (1 + samples)

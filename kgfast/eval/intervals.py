@@ -55,10 +55,7 @@ class Intervals(dict[str, Interval]):
 def intervals_of(
     ranks: "Ranks", rank_type: "RankType", bootstrap: tuple[float, int, int], hits: Sequence[int]
 ) -> Intervals:
-    """Compute the result of :meth:`kgfast.Ranks.intervals`.
-
-    ``bootstrap`` is the confidence, the number of samples, and the seed.
-    """
+    """Compute :meth:`kgfast.Ranks.intervals`; ``bootstrap``: confidence, samples and seed."""
     confidence, samples, seed = bootstrap
     check_bootstrap(confidence, samples)
     metrics, ranks = [metric for metric in metrics_with(hits) if metric.in_tables], ranks._ranked()
@@ -68,10 +65,8 @@ def intervals_of(
     if len(ranks):
         drawn = _metrics_of_draws(ranks, rank_type, metrics, samples, seed)
         bounds = percentiles(drawn, confidence).tolist()
-    intervals = {
-        name: Interval(value, *own)
-        for (name, value), own in zip(values.items(), bounds, strict=True)
-    }
+    both = zip(values.items(), bounds, strict=True)
+    intervals = {name: Interval(value, *ends) for (name, value), ends in both}
     return Intervals(intervals, confidence, samples)
 
 
@@ -83,13 +78,13 @@ def check_bootstrap(confidence: float, samples: int) -> None:
         raise ValueError(f"samples must be at least 2; got {samples}")
 
 
-def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
-    """Yield the triples of some samples, int64 ``[n, T]``: a sample has T draws."""
+def draws(total: int, samples: int, seed: int, kinds: int | None = None) -> Iterator[Tensor]:
+    """Yield T draws for each of n samples, int64 ``[n, T]``: triples, or 0 .. ``kinds`` - 1."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    at_once = max(1, _DRAWN // total)
+    most, at_once = kinds or total, max(1, _DRAWN // total)
     for first in range(0, samples, at_once):
         shape = min(at_once, samples - first), total
-        yield torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
+        yield torch.randint(most, shape, generator=generator, dtype=torch.int64, device="cpu")
 
 
 def means_of(drawn: Tensor, shares: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 import kgfast
-from kgfast.eval import comparison
+from kgfast.eval import intervals
 from kgfast.eval.ranks import Ranks
 
 
@@ -60,7 +60,7 @@ def test_a_model_against_itself_and_against_a_better_one():
 
 def test_the_seed_alone_decides(monkeypatch):
     first = kgfast.compare(ranks_of(A), ranks_of(B), samples=300)
-    monkeypatch.setattr(comparison, "_SIGNS", 130)
+    monkeypatch.setattr(intervals, "_DRAWN", 130)
     assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300) == first
     assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300, seed=1) != first
 
