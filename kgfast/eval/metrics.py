@@ -94,17 +94,16 @@ def hits_at(k: int) -> Metric:
     return Metric(f"hits@{k}", partial(_is_within, k))
 
 
-def _adjusted_hits_at(k: int) -> Metric:
-    chance = Chance(partial(_moments_of_hits, k), _index)
-    return Metric(f"ahits@{k}", partial(_is_within, k), chance, in_tables=False)
+def _hits_by_chance(name: str, adjust: Callable[..., Tensor], decimals: int, k: int) -> Metric:
+    chance, share = Chance(partial(_moments_of_hits, k), adjust), partial(_is_within, k)
+    return Metric(f"{name}@{k}", share, chance, decimals=decimals, in_tables=False)
 
 
-def _z_hits_at(k: int) -> Metric:
-    chance = Chance(partial(_moments_of_hits, k), _z)
-    return Metric(f"z_hits@{k}", partial(_is_within, k), chance, decimals=1, in_tables=False)
-
-
-_OF_HITS = {"hits": hits_at, "ahits": _adjusted_hits_at, "z_hits": _z_hits_at}
+_OF_HITS: dict[str, Callable[[int], Metric]] = {
+    "hits": hits_at,
+    "ahits": partial(_hits_by_chance, "ahits", _index, 4),
+    "z_hits": partial(_hits_by_chance, "z_hits", _z, 1),
+}
 METRICS: tuple[Metric, ...] = (
     Metric("mrr", torch.reciprocal),
     Metric("mr", torch.clone, lower_is_better=True, decimals=1),
@@ -115,12 +114,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("amri", torch.clone, Chance(moments_of_ranks, _index)),
     # Hoyt et al. 2022, arXiv 2203.07544, section 3
     Metric("amrr", torch.reciprocal, Chance(_moments_of_reciprocals, _index), in_tables=False),
-    *map(_adjusted_hits_at, HITS),
+    *map(_OF_HITS["ahits"], HITS),
     Metric("z_mr", torch.clone, Chance(moments_of_ranks, _negated_z), decimals=1, in_tables=False),
     Metric(
         "z_mrr", torch.reciprocal, Chance(_moments_of_reciprocals, _z), decimals=1, in_tables=False
     ),
-    *map(_z_hits_at, HITS),
+    *map(_OF_HITS["z_hits"], HITS),
 )
 """All metrics in the order of tables; a line here reaches every table, interval and config."""
 
@@ -201,21 +200,15 @@ def _mean(parts: Iterable[Tensor]) -> Tensor:
 
 def in_tables(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values that tables show."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "count" or metric_named(name).in_tables
-    }
+    return {of: values[of] for of in values if of == "count" or metric_named(of).in_tables}
 
 
 def table_of(rows: Mapping[Any, Mapping[str, float]]) -> str:
     """Return metrics as a table of text."""
     names = list(in_tables(next(iter(rows.values()), {})))
     titles = [name if name == "count" else metric_named(name).title or name for name in names]
-    return text_table(
-        titles,
-        [(str(label), [cell(name, row[name]) for name in names]) for label, row in rows.items()],
-    )
+    cells = [(str(label), [cell(name, row[name]) for name in names]) for label, row in rows.items()]
+    return text_table(titles, cells)
 
 
 def cell(name: str, value: float) -> str:
