@@ -9,7 +9,7 @@ from kgfast.eval.candidates import CandidateIds
 from kgfast.eval.driver import Call, several
 from kgfast.eval.excluded import ExcludedIds
 from kgfast.eval.index import Index
-from kgfast.eval.searches import AboveSearch, Arguments, BestSearch, Search
+from kgfast.eval.searches import AboveSearch, Arguments, BestSearch
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.above import MAX_RESULTS
@@ -104,11 +104,8 @@ def topk(
     """
     queries = heads, relations, tails, times, vocabulary
     arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
-    options: dict[str, Any] = {"index": index, "progress": progress}
-    with several("topk") as steps:
-        call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
-        search = BestSearch(model, arguments, k, pad)
-        return Predictions(*_searched(call, search))
+    options = {"max_memory": max_memory, "index": index, "progress": progress}
+    return Predictions(*_searched(BestSearch, model, arguments, (k, pad), options))
 
 
 def above(
@@ -175,24 +172,21 @@ def above(
     """
     queries = heads, relations, tails, times, vocabulary
     arguments = Arguments(*queries, known, candidate_ids, exclude, dims, batch_size)
-    options: dict[str, Any] = {"index": index, "progress": progress}
-    with several("above") as steps:
-        call = Call(model, "predicting", steps, dims=dims, max_memory=max_memory, **options)
-        search = AboveSearch(model, arguments, threshold, max_results)
-        return AnswersAbove(*_searched(call, search))
+    options = {"max_memory": max_memory, "index": index, "progress": progress}
+    limits = threshold, max_results
+    return AnswersAbove(*_searched(AboveSearch, model, arguments, limits, options))
 
 
-def _searched(call: Call, search: Search) -> tuple[Any, ...]:
+def _searched(
+    kind: Any, model: Any, arguments: Arguments, more: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, ...]:
     """Search; return the answers, anchors, others, side, names, and number of times."""
-    call.run(search)
-    answers = search.collected()
+    with several(kind.name) as steps:
+        call = Call(model, "predicting", steps, dims=arguments.dims, **options)
+        search = kind(model, arguments, *more)
+        call.run(search)
+        answers = search.collected()
     search.results = []  # results know the search: memory would wait for the collector
-    home = answers[0].device
-    return (
-        *answers,
-        search.anchors.to(home),
-        search.others.to(home),
-        search.section.side,
-        search.names,
-        getattr(search.model, "num_times", None),
-    )
+    home, num_times = answers[0].device, getattr(model, "num_times", None)
+    anchors, others = search.anchors.to(home), search.others.to(home)
+    return *answers, anchors, others, search.section.side, search.names, num_times

@@ -164,7 +164,9 @@ class BestSoFar(SoFar):
 
     def _keep(self, scores: Tensor, ids: Tensor) -> None:
         """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
-        order = best_first(scores, ids)[:, : self.job.k]
+        by_score = scores.argsort(dim=1, descending=True, stable=True)
+        is_none = ids.gather(1, by_score) < 0  # these stand last
+        order = by_score.gather(1, is_none.long().argsort(dim=1, stable=True))[:, : self.job.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
@@ -340,13 +342,6 @@ def _timed(model: Any, relations: Any, times: Any, names: Any) -> Tensor:
         raise ValueError(f"relations and times must have one length; {lengths}")
     pairs: Tensor = ids * count + at
     return pairs
-
-
-def best_first(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return places from best to worst, those without an id last; equal scores keep their order."""
-    by_score = scores.argsort(dim=1, descending=True, stable=True)
-    is_none = ids.gather(1, by_score) < 0
-    return by_score.gather(1, is_none.long().argsort(dim=1, stable=True))
 
 
 def _queries_of(model: Any, arguments: Arguments, names: Names) -> tuple[Side, str, Tensor, Tensor]:
