@@ -1,6 +1,6 @@
 """Answers that queries may have: all rows, one list, a list per query, or lists per relation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -159,22 +159,8 @@ def digest_of(candidate_ids: CheckedIds) -> str:
     return digest(candidate_ids)
 
 
-def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:
-    """Yield each run of equal values, with the value."""
-    ends = [*((values.diff() != 0).nonzero()[:, 0] + 1).tolist(), len(values)]
-    first = 0
-    for last in ends:
-        if last > first:
-            yield slice(first, last), int(values[first])
-        first = last
-
-
 def pool_sizes(
-    known: Known,
-    targets: Tensor,
-    num_rows: int,
-    sorted_ids: Tensor | None,
-    lists: Lists | None,
+    known: Known, targets: Tensor, num_rows: int, sorted_ids: Tensor | None, lists: Lists | None
 ) -> tuple[Tensor, Tensor]:
     """Count known answers that are candidates other than the target, and all candidates, ``[B]``.
 

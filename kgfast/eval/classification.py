@@ -146,6 +146,7 @@ def classify(
     (1.0, [True, False, False])
     """
     names: Vocabulary | None = None
+    sizes: Any = {"num_entities": model.num_entities, "num_relations": model.num_relations}
     num_times, scored = getattr(model, "num_times", None), {}
     for argument, pair in (("valid", valid), ("test", test)):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -158,10 +159,6 @@ def classify(
             try:
                 ids, labels = with_names(triples, vocabulary)
                 check_names(labels, model)
-                sizes: Any = {
-                    "num_entities": model.num_entities,
-                    "num_relations": model.num_relations,
-                }
                 hrt = as_triples_tensor(ids, **sizes, num_times=num_times)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None

@@ -169,9 +169,7 @@ class Ranking(Job):
 
     def finish(self) -> None:
         for (group, column), results in groupby(self._waiting, lambda result: result.section.place):
-            rows, counts = zip(
-                *((result.queries.rows, result.counts) for result in results), strict=True
-            )
+            rows, counts = zip(*((of.queries.rows, of.counts) for of in results), strict=True)
             # The host waits for all batches of a section at once.
             self.counts[group][:, :, torch.cat(rows), column] = torch.cat(counts, 2).cpu()
         self._waiting.clear()

@@ -29,11 +29,7 @@ class Scored(CandidateSource):
     has_lists = False
 
     def __init__(
-        self,
-        scorers: Sequence[BlockScorer],
-        side: Side,
-        ids: Tensor | None,
-        allows_nan: bool,
+        self, scorers: Sequence[BlockScorer], side: Side, ids: Tensor | None, allows_nan: bool
     ) -> None:
         self.scorers, self.side = scorers, side
         scorer = self.scorer = scorers[0]
@@ -54,10 +50,9 @@ class Scored(CandidateSource):
             self._whole += (self._scores(queries, every, crop) for crop in range(self.num_crops))
         if queries.targets is None:
             return
-        room, scores = _KEPT, []
-        for crop in range(self.num_crops):
-            of_crop, room = self._target_scores(queries, queries.targets, crop, room)
-            scores.append(of_crop)
+        self._room = _KEPT  # memory left for stored blocks
+        crops = range(self.num_crops)
+        scores = [self._target_scores(queries, queries.targets, crop) for crop in crops]
         queries.target_scores = torch.stack(scores)
 
     def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Block]]:
@@ -123,13 +118,8 @@ class Scored(CandidateSource):
             inside &= known.indices != queries.targets[rows]
         return rows[inside], columns[inside]
 
-    def _target_scores(
-        self, queries: Queries, targets: Tensor, crop: int, room: int
-    ) -> tuple[Tensor, int]:
-        """Return scores of targets, float64 ``[B]``, and the memory left for stored blocks.
-
-        A target outside the candidates is scored among all rows.
-        """
+    def _target_scores(self, queries: Queries, targets: Tensor, crop: int) -> Tensor:
+        """Return scores of targets, float64 ``[B]``; others than candidates too."""
         ids = self.ids_of(queries)
         places, inside = _places(targets, ids, self.num_rows)
         threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
@@ -141,11 +131,11 @@ class Scored(CandidateSource):
                 rows = (numbers == number).nonzero()[:, 0]
                 threshold[rows] = scores[rows, at[rows] - block.first].double()
                 size = scores.numel() * scores.element_size()
-                if members is inside and size <= room and not self._whole:
-                    room -= size
+                if members is inside and size <= self._room and not self._whole:
+                    self._room -= size
                     # a copy, since the function may write into the original
                     self._kept[crop, number] = scores.clone()
-        return threshold, room
+        return threshold
 
 
 def _places(ids: Tensor, candidates: Tensor | None, count: int) -> tuple[Tensor, Tensor]:

@@ -46,19 +46,16 @@ def checked_batch_size(batch_size: int | None, model: Any, count: int = INT64_MA
     if batch_size is None:
         if count <= _LEAST:
             return _LEAST
-        return max(_LEAST, min(4096, _QUERY_BYTES // _query_bytes(model)))
+        facts = SCORES.get(model.score)
+        planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
+        is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
+        query_bytes = (8 if is_double else 4) * planes * max(1, int(model.dim))
+        return max(_LEAST, min(4096, _QUERY_BYTES // query_bytes))
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
         raise TypeError(f"batch_size must be an int; got {batch_size!r}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     return min(int(batch_size), INT64_MAX)
-
-
-def _query_bytes(model: Any) -> int:
-    facts = SCORES.get(model.score)
-    planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
-    is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
-    return (8 if is_double else 4) * planes * max(1, int(model.dim))
 
 
 def check_names(names: Names, model: Any) -> None:

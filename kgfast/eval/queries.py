@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import CheckedIds, ListedIds, runs_of
+from kgfast.eval.candidates import CheckedIds, ListedIds
 from kgfast.graph import TypeConstraints
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists
@@ -105,10 +105,12 @@ def shared(queries: Queries, candidate_ids: CheckedIds, source: Any) -> list[Que
     Queries must be ordered by relation if each relation has candidates of its own.
     """
     if isinstance(candidate_ids, TypeConstraints) and len(queries):
-        parts = []
-        for run, relation in runs_of(queries.others.cpu()):
-            ids = candidate_ids.candidates(relation, queries.side)
-            parts.append(queries.part(run, moved(ids, source.home)))
+        parts, last = [], 0
+        relations, counts = queries.others.cpu().unique_consecutive(return_counts=True)
+        for relation, count in zip(relations.tolist(), counts.tolist(), strict=True):
+            first, last = last, last + count
+            ids = moved(candidate_ids.candidates(relation, queries.side), source.home)
+            parts.append(queries.part(slice(first, last), ids))
         return parts
     if isinstance(candidate_ids, ListedIds) and len(queries):
         first, last = int(queries.rows[0]), int(queries.rows[-1]) + 1

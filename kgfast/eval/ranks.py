@@ -165,10 +165,7 @@ class Ranks:
         return self if bool(is_ranked.all()) else self._part(is_ranked)
 
     def _cells(self, rank_type: RankType) -> Tensor:
-        """Return the ranks that metrics use, float64 ``[T, C]``, on the host.
-
-        There are no temporary tensors of that size.
-        """
+        """Return the ranks that metrics use, float64 ``[T, C]``, on the host, some at a time."""
         columns = self.pooled_columns
         cells = torch.empty(len(self), len(columns), dtype=torch.float64, device="cpu")
         for first in range(0, max(1, len(self)), _ROWS):
@@ -296,9 +293,8 @@ class Ranks:
         }
 
     def _part(
-        self, rows: Tensor | slice | None = None, columns: list[int] | None = None
+        self, rows: Tensor | slice = slice(None), columns: list[int] | None = None
     ) -> "Ranks":
-        rows = slice(None) if rows is None else rows
         columns = list(range(len(self.sides))) if columns is None else columns
         sides = [self.sides[column] for column in columns]
         return self._of(lambda counts: counts[rows][:, columns], sides, self.triples[rows])

@@ -143,7 +143,8 @@ class InRows(CandidateSource):
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
         candidates = self._of_rows(rows)
-        if self.row_range is not None and not _is_part(candidates.table, rows):
+        storages = {of.untyped_storage().data_ptr() for of in (candidates.table, rows)}
+        if self.row_range is not None and len(storages) > 1:  # not rows, or columns, in place
             raise NotImplementedError(
                 f"{type(self.model).__name__} computes its candidates from all entities: rank "
                 "the whole model by kgfast.rank in one process"
@@ -177,8 +178,3 @@ class InRows(CandidateSource):
             f"{what} holds a NaN or an infinity; every number that takes part must be finite "
             f'(nan="worst" ranks it last)'
         )
-
-
-def _is_part(table: Tensor, rows: Tensor) -> bool:
-    """Return True if a table is rows, or columns of rows, in place."""
-    return table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()

@@ -100,10 +100,7 @@ class CandidateSource(ABC):
         return ids
 
     def counts(self, queries: Queries, block: Any) -> Counts | None:
-        """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each.
-
-        None where the block holds no candidates.
-        """
+        """Count candidates that beat or equal targets, ``[C, B]``; None where there are none."""
         here = self._located(queries, block)
         if here is None:
             return None
