@@ -172,9 +172,8 @@ def with_spread(rows: dict[str, dict[str, float]], name: str = "") -> dict[str, 
     """Return metrics of runs, with their mean and sample deviation if there are several."""
     if len(rows) < 2:
         return rows
-    columns = {
-        metric: [row[metric] for row in rows.values()] for metric in next(iter(rows.values()))
-    }
+    metrics = next(iter(rows.values()))
+    columns = {metric: [row[metric] for row in rows.values()] for metric in metrics}
     spreads = {"mean": statistics.mean, "deviation": statistics.stdev}
     return rows | {
         f"{name}{spread}": {metric: of(values) for metric, values in columns.items()}

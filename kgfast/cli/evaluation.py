@@ -109,17 +109,18 @@ def evaluate(
             results = loaded.ranks(split.value, sides, **options)
         except NotImplementedError as error:  # tables without scores of relations, not a bug
             raise ValueError(str(error)) from error
+        results = results if isinstance(results, dict) else {None: results}
+        results = {dim: ranks.raw if raw else ranks for dim, ranks in results.items()}
         return results, _which(folder, checkpoint, loaded)
 
     if len(groups) > 1 or several:
-        _compare_runs(groups, lambda folder: _widest(ranked(folder)[0], raw), hits, split.value)
+        _compare_runs(groups, lambda folder: max(ranked(folder)[0].items())[1], hits, split.value)
         return
     results, which = ranked(run)
     say(f"{split.value} triples by the {which}")
-    for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
+    for dim, ranks in results.items():
         say("" if dim is None else f"dim {dim}", nl=dim is not None)
-        shown = ranks.raw if raw else ranks
-        shown = shown.by("relation") if per_relation else shown
+        shown = ranks.by("relation") if per_relation else ranks
         say(shown.table(hits=hits) if hits else repr(shown))
 
 
@@ -136,23 +137,8 @@ def report(
     """Write the results of a run on one page of HTML."""
     from kgfast.extras.report import write_report
 
-    path = write_report(
-        run,
-        out,
-        split=split.value,
-        hits=hits or (1, 3, 10),
-        data=data,
-        checkpoint=checkpoint.value,
-        device=None,
-        trust=trust,
-    )
-    say(str(path))
-
-
-def _widest(results: Any, raw: bool) -> Any:
-    """Return the ranks of a model, of croppable embeddings those of the widest sub-model."""
-    ranks = results[max(results)] if isinstance(results, dict) else results
-    return ranks.raw if raw else ranks
+    options: Any = {"split": split.value, "checkpoint": checkpoint.value, "trust": trust}
+    say(str(write_report(run, out, hits=hits or (1, 3, 10), data=data, device=None, **options)))
 
 
 def _compare_runs(groups: Any, ranks_of: Any, hits: Any, split: str) -> None:

@@ -36,6 +36,7 @@ def train(
     quiet: flags.Quiet = False,
 ) -> None:
     """Train a model, then rank the test set; also under torchrun."""
+    from kgfast.eval.metrics import table_of
     from kgfast.training import Config, RunFolder, Trainer
 
     chosen = choose(config, model, data)
@@ -59,16 +60,10 @@ def train(
         if trainer.assignment.leads:
             say(f"{escaped(str(path_of_run))}: {result!r}")
     if seeds is not None and trainer.assignment.leads:
-        _write_spread(path, with_spread(tested))
-
-
-def _write_spread(path: Path, rows: dict[str, dict[str, float]]) -> None:
-    """Print the test metrics of seeds with mean and deviation, and write them to seeds.json."""
-    from kgfast.eval.metrics import table_of
-
-    text = json.dumps(rows, indent=2) + "\n"
-    write_whole(path / "seeds.json", lambda fresh: fresh.write_text(text))
-    say(f"{escaped(str(path))}: test triples, filtered\n{table_of(rows)}")
+        rows = with_spread(tested)
+        text = json.dumps(rows, indent=2) + "\n"
+        write_whole(path / "seeds.json", lambda fresh: fresh.write_text(text))
+        say(f"{escaped(str(path))}: test triples, filtered\n{table_of(rows)}")
 
 
 @command
