@@ -13,6 +13,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,6 @@ from kgfast.text import bad_line, reading, shown
 MANIFEST = "known.json"
 _PARTS = ("pairs", "indptr", "indices")
 _FORMAT = "kgfast known triples", 1
-_COLUMNS = ("head", "relation", "tail")
 _STORED = ("tail", "head")
 # Columns of anchor, other and id.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
@@ -51,16 +52,8 @@ def index_of(
     room: Room = in_memory,
 ) -> PairIndex:
     """Return the index of a side of ``count`` rows (head, relation, tail)."""
-    first, second, third = _SIDES[side]
-    of_columns = sizes[0], sizes[1], sizes[0]
-
-    def turned() -> Iterator[Columns]:
-        for columns in rows():
-            yield columns[first], columns[second], columns[third]
-
-    return build_index(
-        turned, count, (of_columns[first], of_columns[second], of_columns[third]), room
-    )
+    turned = itemgetter(*_SIDES[side])
+    return build_index(lambda: map(turned, rows()), count, turned((*sizes, sizes[0])), room)
 
 
 def build_folder(paths: Sequence[Path], folder: Path) -> None:
@@ -85,16 +78,13 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
             "left: make room, or move the folder, and call again"
         )
 
-    def room_of(side: str) -> Room:
-        def room(name: str, dtype: type[np.integer[Any]], length: int) -> Column:
-            path = folder / f"{side}.{name}.npy"
-            array: Column = np.lib.format.open_memmap(path, "w+", dtype, (length,))
-            return array
+    def room(side: str, name: str, dtype: type[np.integer[Any]], length: int) -> Column:
+        path = folder / f"{side}.{name}.npy"
+        array: Column = np.lib.format.open_memmap(path, "w+", dtype, (length,))
+        return array
 
-        return room
-
-    tails = index_of("tail", rows, count, sizes, room_of("tail"))
-    index_of("head", tails.rows, len(tails.indices), sizes, room_of("head"))
+    tails = index_of("tail", rows, count, sizes, partial(room, "tail"))
+    index_of("head", tails.rows, len(tails.indices), sizes, partial(room, "head"))
     for side in _STORED:
         (folder / f"{side}.keys.npy").unlink()
     _write_manifest(folder, sizes, tails)
@@ -210,5 +200,5 @@ def _of_text(path: Path) -> Iterator[Column]:
             text += file.readline(_TEXT)
             if len(text) >= 2 * _TEXT and not text.endswith(b"\n"):
                 raise bad_line(path, number + text.count(b"\n"), "the line does not end", b"")
-            yield id_rows(path, text, number, dict.fromkeys(_COLUMNS))
+            yield id_rows(path, text, number, dict.fromkeys(("head", "relation", "tail")))
             number += text.count(b"\n")
