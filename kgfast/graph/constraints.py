@@ -184,8 +184,6 @@ class TypeConstraints:
         )
         return self.names == other.names and mine == theirs
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         heads, tails = (sum(len(sides[side]) for sides in self._lists) for side in (0, 1))
         return (
