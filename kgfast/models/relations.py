@@ -56,16 +56,13 @@ def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
     width = None if dim is None else operator_width(model, dim)
     crop = score.num_features(table.shape[1]) if width is None else width
 
-    def of_triples(heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        queries = evaluated_queries(model, heads, relations, "tail", dim)
-        factor = None if candidates.factor is None else candidates.factor[tails]
-        scores = crop_scores(queries, table[tails], score, [crop], factor)[0]
-        return scores if bias is None else scores + bias.expand(len(table))[tails].double()
-
     def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
-        count = len(heads)
-        triples = heads.repeat(len(ids)), ids.repeat_interleave(count), tails.repeat(len(ids))
-        return of_triples(*triples).view(len(ids), count).T
+        relations, ends = ids.repeat_interleave(len(heads)), tails.repeat(len(ids))
+        queries = evaluated_queries(model, heads.repeat(len(ids)), relations, "tail", dim)
+        factor = None if candidates.factor is None else candidates.factor[ends]
+        values = crop_scores(queries, table[ends], score, [crop], factor)[0]
+        values = values if bias is None else values + bias.expand(len(table))[ends].double()
+        return values.view(len(ids), len(heads)).T
 
     scores.__qualname__ = f"{type(model).__name__} of triples"
     return BlockScorer(
