@@ -75,7 +75,14 @@ class ConvE(Model):
         entity, relation = self.entity, self.relation
         self.dim = entity.shape[1]
         self.embedding_height = embedding_height
-        self._image = _image_of(self.dim, embedding_height, kernel_size)
+        height = embedding_height
+        width, rest = divmod(self.dim, height)
+        if rest or min(2 * height, width) < kernel_size:
+            raise ValueError(
+                f"rows of {self.dim} must make images of height {height} (embedding_height), into "
+                f"which a kernel of {kernel_size} fits"
+            )
+        self._image = height, width
         if len(relation) % 2 or relation.shape[1] != self.dim:
             raise ValueError(
                 f"relation must have shape [2R, {self.dim}], the inverse relations last; "
@@ -83,7 +90,6 @@ class ConvE(Model):
             )
         if not math.isfinite(initial_bias):
             raise ValueError(f"initial_bias must be finite; got {initial_bias}")
-        height, width = self._image
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
         like: dict[str, Any] = {"device": "cpu", "dtype": self._dtype}  # which draws the weights
         self.image_norm = nn.BatchNorm2d(1, **like)
@@ -153,13 +159,3 @@ class ConvE(Model):
     def crop_width(self, dim: int) -> int | None:
         """Raise a ValueError: a network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
-
-
-def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:
-    width, rest = divmod(dim, height)
-    if rest or min(2 * height, width) < kernel_size:
-        raise ValueError(
-            f"rows of {dim} must make images of height {height} (embedding_height), into which "
-            f"a kernel of {kernel_size} fits"
-        )
-    return height, width

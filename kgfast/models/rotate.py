@@ -82,10 +82,8 @@ class RotatE(Model):
         check_relation(self.relation, width, f"{relation_format!r} for {self.dim} dimensions")
         self.gamma, self.layout = gamma, layout
         self.relation_format, self.norm = relation_format, norm
-        self.score = {
-            ("modulus", "halves"): "rotate",
-            ("modulus", "interleaved"): "rotate_interleaved",
-        }.get((norm, layout), "l2")
+        of_moduli = "rotate" if layout == "halves" else "rotate_interleaved"
+        self.score = of_moduli if norm == "modulus" else "l2"
 
     @property
     def embedding_range(self) -> float:
