@@ -9,7 +9,7 @@ from kgfast import ops
 from kgfast.losses.batches import Batch
 from kgfast.losses.entities import EntitiesLoss, Positives, csr
 from kgfast.models import RankableModel
-from kgfast.models.base import Side
+from kgfast.models.base import Side, check_option
 from kgfast.ops.checks import check_share
 
 SmoothingStyle = Literal["torch", "conve", "pykeen"]
@@ -128,8 +128,7 @@ def smoothed_labels(
         "conve": (1.0, num_candidates),
         "pykeen": (label_smoothing, num_candidates - 1),
     }
-    if style not in list(styles):
-        raise ValueError(f"smoothing_style must be one of {', '.join(styles)}; got {style!r}")
+    check_option("smoothing_style", style, list(styles))
     if not label_smoothing:
         return 1.0, 0.0
     mass, shares = styles[style]

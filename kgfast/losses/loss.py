@@ -16,9 +16,9 @@ from torch import Tensor
 
 from kgfast.kernels.checks import checks_values
 from kgfast.kernels.sampled import Reduction as Reduction
+from kgfast.models.base import check_option
 from kgfast.ops.checks import check_device, check_shape, check_tensor
 
-_REDUCTIONS = ("mean", "sum", "none")
 _OF_A_CALL = ("reduction", "sparse")  # fields that are no hyperparameters of a run
 
 
@@ -41,7 +41,7 @@ class Loss(ABC):
     sparse: bool = False
 
     def __post_init__(self) -> None:
-        check_reduction(getattr(self, "reduction", "mean"))
+        check_option("reduction", getattr(self, "reduction", "mean"), ("mean", "sum", "none"))
         self.check()
 
     def check(self) -> None:  # noqa: B027
@@ -86,12 +86,6 @@ def reduced(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor
         return rows
     total = rows.sum(-1)
     return total if reduction == "sum" else total / (count + (count == 0))
-
-
-def check_reduction(reduction: str) -> None:
-    """Check the name of a reduction."""
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}; got {reduction!r}")
 
 
 def check_mask(mask: Tensor, negative: Tensor, shape: Sequence[int]) -> None:
