@@ -38,7 +38,9 @@ class QueryBatch:
         A ValueError or TypeError names a wrong side, shape or dtype, and an id out of range.
         """
         check_side(side)
-        sizes = model.num_entities, count_of(model, side)
+        # predicted tails also of inverse relations
+        ways = 2 if side == "tail" and getattr(model, "has_inverses", False) else 1
+        sizes = model.num_entities, ways * int(model.num_relations)
         if isinstance(triples, tuple) and any(map(is_tensor, triples)):
             return cls(model, *_columns(triples, sizes, table), side)
         checks_ids = checks_values() or 0 in sizes
@@ -100,9 +102,3 @@ def check_side(side: Side) -> None:
     """Check the name of a side."""
     if side not in SIDES:
         raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
-
-
-def count_of(model: Any, side: Side) -> int:
-    """Count the relations that triples may name; for predicted tails also inverse relations."""
-    has_inverses = side == "tail" and getattr(model, "has_inverses", False)
-    return int(model.num_relations) * (2 if has_inverses else 1)
