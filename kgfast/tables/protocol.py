@@ -100,7 +100,7 @@ class Given(Rows):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.shape, self.dtype = (int(table.shape[0]), int(table.shape[1])), table.dtype
-        self.device = device_of(table)
+        self.device = torch.device(getattr(table, "device", "cpu"))
 
     def block(self, start: int, stop: int) -> Tensor:
         return self._checked(self.table.block(start, stop), stop - start, "block")
@@ -156,11 +156,6 @@ def as_rows(table: Table) -> Rows:
 def is_table(value: object) -> TypeGuard[Table]:
     """Return whether a value is a :class:`Table` and not a tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)
-
-
-def device_of(table: Any) -> torch.device:
-    """Return the device of a tensor, or of the rows that a table returns."""
-    return torch.device(getattr(table, "device", "cpu"))
 
 
 def checked_range(start: int, stop: int, count: int) -> None:

@@ -73,13 +73,7 @@ class Shard(Rows):
         self.device = held.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Return rows of the shard, by a range of the whole table.
-
-        Raises
-        ------
-        IndexError
-            For rows outside the shard.
-        """
+        """Return rows, by a range of the whole table; an IndexError for rows outside the shard."""
         checked_range(start, stop, self.total_rows)
         return self.held.block(*self._own(start, stop))
 
@@ -89,13 +83,7 @@ class Shard(Rows):
         self.held.read_into(first, out)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Return rows of the shard, by ids of the whole table.
-
-        Raises
-        ------
-        IndexError
-            For an id outside the shard.
-        """
+        """Return rows, by ids of the whole table; an IndexError for an id outside the shard."""
         return self.held.rows(checked_row_ids(ids, self.start, self.stop) - self.start)
 
     def where(self, row: int) -> str:
