@@ -58,8 +58,7 @@ class ListedIds:
 
     def batch_size(self, pairs: int | None = None) -> int:
         """Return the queries of a batch with about ``pairs`` ids in all lists."""
-        pairs = _PAIRS if pairs is None else pairs
-        return max(1, pairs // max(1, int(self.ids.shape[1])))
+        return max(1, (pairs or _PAIRS) // max(1, int(self.ids.shape[1])))
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
         """Return the checked, ascending lists of a range of queries."""
@@ -82,11 +81,9 @@ def candidates_of_sides(
         return dict.fromkeys(sides, candidate_ids)
     argument, of_sides = "candidate_ids", {}
     if isinstance(candidate_ids, Mapping):
-        unknown = [side for side in candidate_ids if side not in SIDES]
-        if unknown:
+        if unknown := [side for side in candidate_ids if side not in SIDES]:
             raise ValueError(f"candidate_ids must be of 'head' and 'tail'; got {unknown[0]!r}")
-        missing = [side for side in sides if side not in candidate_ids]
-        if missing:
+        if missing := [side for side in sides if side not in candidate_ids]:
             raise ValueError(f"candidate_ids: side {missing[0]!r} is ranked and has none")
     for side in sides:
         vocabulary, value = names[1 if side == "relation" else 0], candidate_ids

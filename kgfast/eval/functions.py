@@ -47,7 +47,7 @@ class Scored(CandidateSource):
         self._whole.clear()
         if self.scorer.whole:
             every = self.scorer.block_at(0, self.side)
-            self._whole += (self._scores(queries, every, crop) for crop in range(self.num_crops))
+            self._whole = [self.scores(queries, every, crop) for crop in range(self.num_crops)]
         if queries.targets is None:
             return
         self._room = _KEPT  # memory left for stored blocks
@@ -102,9 +102,6 @@ class Scored(CandidateSource):
         if self._whole:
             rows = self._whole[crop]
             return rows if len(block.ids) == self.num_rows else rows[:, block.ids]
-        return self._scores(queries, block, crop)
-
-    def _scores(self, queries: Queries, block: Block, crop: int) -> Tensor:
         arguments = queries.anchors, queries.others, block
         return self.scorers[crop].scores(*arguments, allows_nan=self.allows_nan)
 

@@ -141,8 +141,7 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
     ranks, is_filtered = {}, known is not None or exclude is not None
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True):
-            facts = of_crop, triples, job.sides, known
-            ranks[dim] = ranks_of(*facts, is_filtered=is_filtered)
+            ranks[dim] = ranks_of(of_crop, triples, job.sides, known, is_filtered=is_filtered)
     warn_without_candidates(job.counts[0][5, 0], job.hrt, job.sides, job.names)
     if isinstance(dims, Sequence):
         return GroupedRanks("dim", {dim: ranks[dim] for dim in dims})

@@ -348,9 +348,7 @@ class Ranks:
 
     def table(self, *, hits: Sequence[int] = HITS) -> str:
         """Return the metrics of each side as text, which ``repr`` prints with default ``hits``."""
-        rows: dict[str, dict[str, float]] = {
-            side: self.side(side).metrics(hits=hits) for side in self.sides
-        }
+        rows: dict[str, Any] = {side: self.side(side).metrics(hits=hits) for side in self.sides}
         if len(self.pooled_columns) > 1:
             rows["both"] = self.metrics(hits=hits)
         return f"{self._title()}\n{table_of(rows)}"
