@@ -90,24 +90,17 @@ def from_pykeen(model: Any) -> Any:
 
 
 def _check(model: Any) -> None:
+    kind = type(model)
+    overridden = [n for n in _SCORING if getattr(kind, n, None) is not getattr(ERModel, n)]
     if not isinstance(model, ERModel):
-        raise UnknownModelError(
-            f"model must be a pykeen.models.ERModel; got {type(model).__name__}: rank it through "
-            f"kgfast.BlockScorer"
-        )
-    overridden = [
-        name for name in _SCORING if getattr(type(model), name) is not getattr(ERModel, name)
-    ]
-    if overridden:
-        raise UnknownModelError(
-            f"{type(model).__name__} has a {overridden[0]} of its own: rank it through "
-            f"kgfast.BlockScorer"
-        )
-    if type(_unclamped(model.interaction)).__module__ != interactions.__name__:
-        raise UnknownModelError(
-            f"{type(model.interaction).__name__} is none of PyKEEN's interactions: rank it through "
-            f"kgfast.BlockScorer"
-        )
+        why = f"model must be a pykeen.models.ERModel; got {kind.__name__}"
+    elif overridden:
+        why = f"{kind.__name__} has a {overridden[0]} of its own"
+    elif type(_unclamped(model.interaction)).__module__ != interactions.__name__:
+        why = f"{type(model.interaction).__name__} is none of PyKEEN's interactions"
+    else:
+        return
+    raise UnknownModelError(f"{why}: rank it through kgfast.BlockScorer")
 
 
 def _unclamped(interaction: nn.Module) -> nn.Module:
