@@ -75,8 +75,21 @@ def _to_official(run: LoadedRun, out: Path) -> None:
     if isinstance(model, ComplEx):
         relation = in_layout(relation, model.layout, "halves")
     gamma = float(getattr(model, "gamma", _DEFAULT_GAMMA))
-    config = json.dumps(_official_config(run, model, gamma), indent=1)
-    (out / "config.json").write_text(config + "\n", encoding="utf-8")
+    data = None if run.config is None else run.config.dataset
+    config = {  # the arguments that the official override_config and test read
+        "model": type(model).__name__,
+        "hidden_dim": model.dim,
+        "gamma": gamma,
+        "double_entity_embedding": isinstance(model, RotatE | ComplEx),
+        "double_relation_embedding": isinstance(model, ComplEx),
+        "nentity": model.num_entities,
+        "nrelation": model.num_relations,
+        "data_path": "" if data is None else str(Path(data.root, data.name)),
+        "countries": False,
+        "test_batch_size": 16,
+    }
+    text = json.dumps(config, indent=1)
+    (out / "config.json").write_text(text + "\n", encoding="utf-8")
     # options as float64: the official code casts them, load_official reads them unchanged
     state = {
         "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
@@ -102,23 +115,6 @@ def _to_official(run: LoadedRun, out: Path) -> None:
     if run.vocabulary is not None:
         for what, names in run.vocabulary._asdict().items():
             _write_dict(out / f"{what}.dict", names)
-
-
-def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, Any]:
-    """Return the arguments that the official ``override_config`` and test read."""
-    data = None if run.config is None else run.config.dataset
-    return {
-        "model": type(model).__name__,
-        "hidden_dim": model.dim,
-        "gamma": gamma,
-        "double_entity_embedding": isinstance(model, RotatE | ComplEx),
-        "double_relation_embedding": isinstance(model, ComplEx),
-        "nentity": model.num_entities,
-        "nrelation": model.num_relations,
-        "data_path": "" if data is None else str(Path(data.root, data.name)),
-        "countries": False,
-        "test_batch_size": 16,
-    }
 
 
 def _plain(model: Model) -> Model:
