@@ -65,7 +65,8 @@ class AffineModel:
         self._tables: dict[Side, Tensor] = {}
         for side in sides:
             self._check(side)
-            self._tables[side] = _table(parts.of(side)[1])
+            features = [_real(table) for table in parts.of(side)[1]]
+            self._tables[side] = torch.cat([*features, torch.ones_like(features[0][:, :1])], 1)
         self.dim = max(table.shape[1] for table in self._tables.values())
 
     @property
@@ -168,9 +169,3 @@ def _real(rows: Tensor) -> Tensor:
     """Return rows ``[B, F]`` of reals; complex numbers are interleaved."""
     rows = torch.view_as_real(rows.resolve_conj()) if rows.is_complex() else rows
     return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
-
-
-def _table(tables: Rows) -> Tensor:
-    """Return the candidates ``[N, F + 1]``, the last column ones."""
-    parts = [_real(table) for table in tables]
-    return torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1)
