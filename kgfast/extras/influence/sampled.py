@@ -157,7 +157,9 @@ class SampledInfluence:
             takes_part &= torch.isin(index, wanted)
         of, place = takes_part.nonzero(as_tuple=True)
         ids = index[of, place]
-        return _Entries.sorted(of, ids, self._candidate_rows(queries[of], ids, slopes[of, place]))
+        order = ids.argsort(stable=True)
+        rows = self._candidate_rows(queries[of], ids, slopes[of, place])
+        return _Entries(of[order], ids[order], rows[order])
 
     def _slopes(self, drawn: DrawnNegatives, index: Tensor, queries: Tensor) -> Tensor:
         """Return slopes of scores ``[B, 1 + K]``."""
@@ -196,11 +198,6 @@ class _Entries:
     of: Tensor  # [P], number of the example
     ids: Tensor  # [P], the row of the table, ascending
     rows: Tensor  # [P, G]
-
-    @classmethod
-    def sorted(cls, of: Tensor, ids: Tensor, rows: Tensor) -> "_Entries":
-        order = ids.argsort(stable=True)
-        return cls(of[order], ids[order], rows[order])
 
     def add_products(self, others: "_Entries", into: Tensor) -> None:
         """Add inner products with the M others to ``into [M, B]``."""
