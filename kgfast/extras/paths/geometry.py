@@ -44,7 +44,9 @@ def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     _check(a, b, c)
     first, second = _scaled(a - b), _scaled(c - b)
     cosine = (first * second).sum(-1)
-    sine, in_line = _length_of_cross(first, second)
+    cross = torch.linalg.cross(first, second)
+    in_line = _in_line(cross, first, second)
+    sine = cross.square().sum(-1).masked_fill(in_line, 1.0).sqrt()
     regular = torch.atan2(sine, cosine.masked_fill(in_line, 1.0))
     straight = torch.zeros_like(regular).masked_fill(cosine < 0, math.pi)
     return torch.where(in_line, straight, regular)
@@ -98,14 +100,6 @@ def _scaled(vector: Tensor) -> Tensor:
     """
     size = vector.detach().abs().amax(-1, keepdim=True)
     return vector / size.masked_fill(size == 0, 1.0)
-
-
-def _length_of_cross(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the length of the cross product, 1 where the two are collinear, and that mask."""
-    cross = torch.linalg.cross(first, second)
-    in_line = _in_line(cross, first, second)
-    squared = cross.square().sum(-1).masked_fill(in_line, 1.0)
-    return squared.sqrt(), in_line
 
 
 def _in_line(cross: Tensor, first: Tensor, second: Tensor) -> Tensor:
