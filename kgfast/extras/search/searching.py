@@ -6,7 +6,7 @@ A trial is a run of ``kgfast train``, whose evaluations on valid are reported to
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,10 +166,6 @@ class Space:
                 values[key] = suggest(key, *ends, log=self._ranges[key].log)
         return values
 
-    def config_of(self, values: Mapping[str, Any]) -> Config:
-        """Return the config of a trial; raise ValueError if values contradict each other."""
-        return self.base.updated(values)
-
     def _values(self, key: str) -> Sequence[Any]:
         values = self._ranges[key]
         return (values.low, values.high) if values.choices is None else values.choices
@@ -181,7 +177,7 @@ class Space:
         for _ in range(_TRIES if others else 1):
             drawn = {name: generator.choice(self._values(name)) for name in others if alone}
             try:
-                return self.config_of(drawn | {key: value}).flat().get(key, value)
+                return self.base.updated(drawn | {key: value}).flat().get(key, value)
             except ValueError as error:
                 alone = alone or str(error)
         raise ValueError(f"search.ranges.{key}: {shown(value)} cannot be: {alone}")
@@ -254,7 +250,7 @@ class _Searching(Callback):
             if other.params == trial.params:
                 return f"{_REPEATS} {other.number}", None
         try:
-            config = self.space.config_of(values)
+            config = self.space.base.updated(values)
         except ValueError as error:
             return f"contradicts: {error}", None
         self._trial, self._of_trial = trial, config
@@ -296,7 +292,7 @@ class _Searching(Callback):
                 for path in self._run(trial.number).glob("*.safetensors"):
                     path.unlink()
         if best is not None:
-            config = self.space.config_of(self.space.draw(best))
+            config = self.space.base.updated(self.space.draw(best))
             write_whole(self.path / "best.yaml", config.to_yaml, lasting=True)
 
     def say(self, line: str) -> None:

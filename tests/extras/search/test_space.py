@@ -33,7 +33,7 @@ def test_draws_have_the_types_of_their_keys():
         assert trial.distributions["loss.alpha"].choices == (0.5, 1.0)
         assert values["train.early_stopping"] in ({"patience": 2}, {"patience": 3})
         assert space.draw(trial) == values
-        config = space.config_of(values)
+        config = space.base.updated(values)
         assert config.search is None
         assert config.model.init_range == values["model.init_range"]
 
@@ -70,5 +70,5 @@ def test_what_contradicts_the_base_may_fit_other_ranges():
         {"loss.name": {"choices": ["nssa", "margin"]}, "loss.margin": {"choices": [1.0, 2.0]}}
     )
     with pytest.raises(ValueError, match=r"loss\.margin: goes with loss\.name margin"):
-        space.config_of({"loss.name": "nssa", "loss.margin": 2.0})
-    assert space.config_of({"loss.name": "margin", "loss.margin": 2.0}).loss.margin == 2.0
+        space.base.updated({"loss.name": "nssa", "loss.margin": 2.0})
+    assert space.base.updated({"loss.name": "margin", "loss.margin": 2.0}).loss.margin == 2.0
