@@ -42,9 +42,8 @@ class KnownTriples:
     ------
     TypeError, ValueError
         As `as_triples_tensor`; for rows of names without a vocabulary, for parts with different
-        labels for an id or different numbers of times, and for `times="any"` without times.
-    ValueError
-        If (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
+        labels for an id or different numbers of times, for `times="any"` without times, and if
+        (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
 
     Examples
     --------
@@ -301,6 +300,5 @@ class KnownTriples:
         return self._relations
 
     def _turned(self, side: Side) -> PairIndex:
-        """Make the index of another side from the tails."""
         tails = self._tails.to("cpu")
         return index_of(side, tails.rows, len(tails.indices), self.sizes)

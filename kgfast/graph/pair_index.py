@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.ids import INT64_MAX
+from kgfast.graph.ids import INT64_MAX, as_integers
 
 Column = npt.NDArray[Any]
 Columns = tuple[Column, Column, Column]  # anchors, relations (or others) and ids of rows
@@ -32,16 +32,13 @@ class PairIndex:
 
     def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Return start and end of each query's ids, int64 `[B]` each; equal for unseen pairs."""
-        for name, ids in (("anchors", anchors), ("relations", relations)):
-            if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-                raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+        anchors = as_integers("anchors", anchors).to(self.pairs.device)
+        relations = as_integers("relations", relations).to(self.pairs.device)
         if anchors.ndim != 1 or anchors.shape != relations.shape:
             raise ValueError(
                 f"anchors and relations must have one shape [B], "
                 f"got {list(anchors.shape)} and {list(relations.shape)}"
             )
-        anchors = anchors.to(self.pairs.device, torch.int64)
-        relations = relations.to(self.pairs.device, torch.int64)
         # Ids out of range are unseen, too, and would collide with other pairs when packed.
         inside = (anchors >= 0) & (anchors < self.num_anchors)
         inside &= (relations >= 0) & (relations < self.num_others)

@@ -150,7 +150,6 @@ def open_folder(folder: Path) -> tuple[str, dict[str, PairIndex], int | None, in
 
 
 def _mapped_index(files: Path, sizes: tuple[int, int]) -> PairIndex:
-    """Map the arrays of the side that ``files`` names, such as ``folder/tail``."""
     pairs, indptr, indices = (_mapped(Path(f"{files}.{name}.npy")) for name in _PARTS)
     if pairs.dtype != torch.int64 or len(indptr) != len(pairs) + 1:
         raise ValueError(f"{files}.pairs.npy: damaged: contradicts indptr")
