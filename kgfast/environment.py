@@ -53,9 +53,7 @@ class Info(SimpleNamespace):
                 value = [f"{key}: {text}" for key, text in value.items()]
             elif isinstance(value, tuple) or value is None:
                 value = ", ".join(value or ()) or "none"
-            rows += (
-                [(name, entry) for entry in value] if isinstance(value, list) else [(name, value)]
-            )
+            rows += [(name, text) for text in (value if isinstance(value, list) else [value])]
         return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
 

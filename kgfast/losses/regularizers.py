@@ -105,8 +105,6 @@ def dura(
 
 @dataclass(frozen=True)
 class _Uses:
-    """Rows of tables that triples use."""
-
     model: Model  # model with the tables, without wrappers
     side: Side  # side of the targets
     anchors: Tensor  # [B, G], rows of entities

@@ -247,7 +247,6 @@ def loss_of(
 
 
 def _operands(sample: Sample) -> tuple[Tensor, Candidates]:
-    """Return the queries and the candidates of the whole model."""
     queries = sample.batch.queries()
     candidates = sample.candidates or candidates_at(sample.model, sample.side, None)
     return queries, _with_bias(sample, candidates, queries.dtype)

@@ -459,10 +459,7 @@ def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def check_dim(dim: int, model_dim: int, argument: str = "dims") -> int:
     """Check a crop width against the model's."""
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"{argument} must be ints; got {dim!r}")
-    if not 1 <= dim <= model_dim:
-        raise ValueError(f"{argument} must be in 1 .. {model_dim}; got {dim}")
+    ops.check_int(argument, dim, 1, model_dim)
     return dim
 
 

@@ -104,7 +104,6 @@ class Reciprocal(Wrapper):
         return relations + self.num_relations if side == "head" else relations
 
     def _around(self, model: Any) -> Self:
-        """Do :meth:`Wrapper._around`, for any model."""
         return type(self)(model, self.order)
 
     def queries(

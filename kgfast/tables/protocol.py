@@ -87,7 +87,6 @@ class Rows(ABC):
         return f"{type(self).__name__}({self._held()}{self.shape[0]:,} rows, {columns}, {dtype})"
 
     def _held(self) -> str:
-        """Return the words before the sizes in ``repr``."""
         return ""
 
     def _empty(self, count: int) -> Tensor:
