@@ -270,16 +270,11 @@ def _scores(
             options = pool.operands()
             return positive, ops.pairwise_scores(queries, score=score, dims=widths, **options)
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)  # one pass, one gradient
+    table = candidates.table if sample.table is None else sample.table
+    options = {"bias": candidates.bias, "factor": candidates.factor, "besides": sample.besides}
+    is_sparse = sample.table is not None
     scores = ops.indexed_scores(
-        queries,
-        candidates.table if sample.table is None else sample.table,
-        index,
-        score,
-        bias=candidates.bias,
-        factor=candidates.factor,
-        dims=widths,
-        sparse=sample.table is not None,
-        besides=sample.besides,
+        queries, table, index, score, dims=widths, sparse=is_sparse, **options
     )
     positive, negative = scores.split([1, sample.negatives.shape[1]], -1)
     return positive.squeeze(-1), negative
