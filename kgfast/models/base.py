@@ -109,6 +109,10 @@ class Model(nn.Module, ABC):
         True if relations are so wide that a step of training reads only the relations in use.
     has_large_operators : bool
         True if a step of training runs large operators of PyTorch, which use PyTorch's threads.
+    has_inverses : bool
+        True if a head query is the tail query of an inverse relation.
+    nested : bool
+        True if a crop's operands are the first features: one sweep serves all crops.
     dims : list of int, optional
         Widths of the sub-models that training and evaluation serve together; None without any.
     num_times : int, optional
@@ -123,6 +127,8 @@ class Model(nn.Module, ABC):
     scores_relations: bool = False
     has_wide_relations: bool = False
     has_large_operators: bool = False
+    has_inverses: bool = False
+    nested: bool = True
     dims: list[int] | None = None
     in_blocks: Any = None  # no function scores blocks of candidates
     is_in_blocks: bool = False
@@ -217,16 +223,6 @@ class Model(nn.Module, ABC):
     def num_relations(self) -> int:
         """Count the rows of the relation table."""
         return self.relation.shape[0]
-
-    @property
-    def nested(self) -> bool:
-        """Return whether a crop's operands are the first features: one sweep serves all crops."""
-        return True
-
-    @property
-    def has_inverses(self) -> bool:
-        """Return whether a head query is the tail query of an inverse relation."""
-        return False
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the candidates of a side, or of a crop of ``dims`` features.

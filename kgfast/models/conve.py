@@ -57,6 +57,7 @@ class ConvE(Model):
     score = "dot"
     parallel_queries = True
     has_large_operators = True
+    has_inverses = True
 
     def __init__(
         self,
@@ -112,10 +113,6 @@ class ConvE(Model):
     @property
     def num_relations(self) -> int:
         return len(self.relation) // 2
-
-    @property
-    def has_inverses(self) -> bool:
-        return True
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         return relations + self.num_relations if side == "head" else relations

@@ -120,7 +120,7 @@ class MED(Wrapper):
         return widths
 
     @property
-    def nested(self) -> bool:
+    def nested(self) -> bool:  # type: ignore[override]
         return self.crop == "prefix" and self.model.nested
 
     def queries(

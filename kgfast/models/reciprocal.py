@@ -55,6 +55,7 @@ class Reciprocal(Wrapper):
     """
 
     model: Any  # perhaps no module
+    has_inverses = True
 
     def __init__(
         self,
@@ -83,10 +84,6 @@ class Reciprocal(Wrapper):
         if name in _OF_THE_SCORER:
             return getattr(self.model, name)
         return super().__getattr__(name)
-
-    @property
-    def has_inverses(self) -> bool:
-        return True
 
     @property
     def is_in_blocks(self) -> bool:  # type: ignore[override]

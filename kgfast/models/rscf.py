@@ -65,6 +65,7 @@ class RSCF(Wrapper):
 
     parallel_queries = True
     has_large_operators = True
+    nested = False  # norms over a crop give other filters
     A1: nn.Parameter
     A2: nn.Parameter
     A3: nn.Parameter
@@ -86,11 +87,6 @@ class RSCF(Wrapper):
             trains, device = model.entity.requires_grad, model.entity.device
             setattr(self, name, nn.Parameter(matrix.to(device, self._dtype), trains))
         self.score = f"rscf_{model.score}"
-
-    @property
-    def nested(self) -> bool:
-        """Return False: norms over a crop give other filters."""
-        return False
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None

@@ -45,7 +45,7 @@ class Wrapper(Model):
         return self.model._queries(anchors, relations, side, dims)
 
     @property
-    def nested(self) -> bool:
+    def nested(self) -> bool:  # type: ignore[override]
         return is_nested(self.model)
 
     @property
@@ -62,7 +62,7 @@ class Wrapper(Model):
         return getattr(self.model, "num_times", None)
 
     @property
-    def has_inverses(self) -> bool:
+    def has_inverses(self) -> bool:  # type: ignore[override]
         return self.model.has_inverses
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
