@@ -15,13 +15,7 @@ _MEANING = (
     "a step on the training triple lowers the loss of the given triple; below 0, a step raises "
     "that loss."
 )
-
-
-class Predicted(StrEnum):
-    """Predicted entity of a triple."""
-
-    head = "head"
-    tail = "tail"
+Predicted = StrEnum("Predicted", {"head": "head", "tail": "tail"})
 
 
 @command

@@ -58,23 +58,12 @@ def serve(
     if dim is not None:
         operator_width(model, dim)  # raises an error with the available widths
     on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}
-    engine = Engine(
-        model,
-        names,
-        loaded.known(),
-        dim,
-        loaded.probabilities,
-        Index(model, croppable=dim is not None) if index and on_cpu else None,
-    )
+    packed = Index(model, croppable=dim is not None) if index and on_cpu else None
+    engine = Engine(model, names, loaded.known(), dim, loaded.probabilities, packed)
     if engine.known is None:
         say_that_no_data_were_found()
+    limits = {"max_k": max_k, "max_queries": max_queries, "max_body": max_body}
+    hosts = allowed_host or ()
     server.serve(
-        engine,
-        host,
-        port,
-        lambda url: say(f"serving {model!r} on {url}"),
-        allowed_host or (),
-        max_k=max_k,
-        max_queries=max_queries,
-        max_body=max_body,
+        engine, host, port, lambda url: say(f"serving {model!r} on {url}"), hosts, **limits
     )

@@ -300,7 +300,6 @@ class Ranks:
         return self._of(lambda counts: counts[rows][:, columns], sides, self.triples[rows])
 
     def _pooled(self, cells: Tensor) -> "Ranks":
-        """Return the ranks of some (triple, side) cells in one column."""
         sides = self.sides if len(self.sides) == 1 else ("both",)
         triples = self.triples[cells.nonzero()[:, 0]]
         return self._of(lambda counts: counts[cells][:, None], sides, triples)
