@@ -159,7 +159,10 @@ class Space:
         values = {}
         for key, ends in self._ends.items():
             if self._ranges[key].choices is not None:
-                choices = {_plain(value): value for value in ends}
+                choices = {  # optuna takes neither lists nor objects
+                    json.dumps(value) if isinstance(value, list | dict) else value: value
+                    for value in ends
+                }
                 values[key] = choices[trial.suggest_categorical(key, list(choices))]
             else:
                 suggest = trial.suggest_int if isinstance(ends[0], int) else trial.suggest_float
@@ -181,11 +184,6 @@ class Space:
             except ValueError as error:
                 alone = alone or str(error)
         raise ValueError(f"search.ranges.{key}: {shown(value)} cannot be: {alone}")
-
-
-def _plain(value: Any) -> Any:
-    """Return the text of a list or an object, since optuna takes neither."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 class _TimeIsUp(Exception):
@@ -254,7 +252,8 @@ class _Searching(Callback):
         except ValueError as error:
             return f"contradicts: {error}", None
         self._trial, self._of_trial = trial, config
-        path, progress = self._run(trial.number), self.shows_progress and sys.stderr.isatty()
+        path = self.path / "trials" / str(trial.number)
+        progress = self.shows_progress and sys.stderr.isatty()
         trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
         try:
             with trainer.opened(resume=True) as run:  # without a test
@@ -280,16 +279,13 @@ class _Searching(Callback):
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.is_finished()]
 
-    def _run(self, number: int) -> Path:
-        return self.path / "trials" / str(number)
-
     def _keep_best(self) -> None:
         """Write the config of the best trial, and drop the checkpoints of others that ended."""
         is_done = any(trial.state is TrialState.COMPLETE for trial in self._ended())
         best = self.study.best_trial if is_done else None
         for trial in self._ended():
             if best is None or trial.number != best.number:
-                for path in self._run(trial.number).glob("*.safetensors"):
+                for path in self.path.glob(f"trials/{trial.number}/*.safetensors"):
                     path.unlink()
         if best is not None:
             config = self.space.base.updated(self.space.draw(best))
