@@ -77,7 +77,11 @@ class Paths:
         self._sources, self._targets = sources[permutation], targets[permutation]
         nodes = torch.arange(num_nodes + 1, dtype=torch.int64, device=keys.device)
         self._indptr = torch.searchsorted(self._sources, nodes)
-        self._back = self._backward_edges(keys)
+        self._back: tuple[Tensor, Tensor] | None = None
+        if not backtracking:  # for each edge, the range of the sorted edges that lead back
+            back = self._targets * max(1, num_nodes) + self._sources
+            last = torch.searchsorted(keys, back, right=True)
+            self._back = torch.searchsorted(keys, back), last
         self._counts = self._count()
         self._starts = self._counts[-1][self._indptr].cpu()
 
@@ -118,13 +122,6 @@ class Paths:
         first = int(torch.searchsorted(self._starts, start, right=True)) - 1
         last = int(torch.searchsorted(self._starts, stop))
         return first, self._starts[first : last + 1].clamp(start, stop) - start
-
-    def _backward_edges(self, keys: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return, for each edge, the range of the sorted edges that lead back."""
-        if self.backtracking:
-            return None
-        back = self._targets * max(1, self.num_nodes) + self._sources
-        return torch.searchsorted(keys, back), torch.searchsorted(keys, back, right=True)
 
     def _count(self) -> list[Tensor]:
         """Return prefix sums of the paths of 1 to ``order`` edges that begin with each edge."""
