@@ -11,7 +11,6 @@ from kgfast.adapters.foreign import NamedModel, Options, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official import load_official
 from kgfast.datasets import load as load_data
-from kgfast.graph import Names
 from kgfast.models import Reciprocal
 from kgfast.training import is_saved, save
 
@@ -67,7 +66,17 @@ def convert(
             f"{source}: a folder of tables holds {', '.join(kind.__name__ for kind in PLAIN)}; "
             f"this is a {type(inner).__name__}: rank it in Python"
         )
-    names = _checked_names(source, model, names, data)
+    if data is not None:
+        dataset = load_data(data)
+        names = dataset.entities, dataset.relations
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        rows = getattr(model, f"num_{what}")
+        if vocabulary is not None and len(vocabulary) != rows:
+            whose = source if data is None else data
+            raise ValueError(
+                f"{whose}: {len(vocabulary):,} names of {what}, but {source} has {rows:,} rows: "
+                f"they are not those of its tables"
+            )
     save(model, out, entities=names[0], relations=names[1])
     return sorted(Path(out).iterdir())
 
@@ -95,20 +104,3 @@ FORMATS: dict[str, Callable[[Path], NamedModel]] = {
     "dglke": lambda source: NamedModel(load_dglke(source)),
     "libkge": read_libkge,
 }
-
-
-def _checked_names(
-    source: Path, model: Any, names: Names, data: str | os.PathLike[str] | None
-) -> Names:
-    if data is not None:
-        dataset = load_data(data)
-        names = dataset.entities, dataset.relations
-    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
-        rows = getattr(model, f"num_{what}")
-        if vocabulary is not None and len(vocabulary) != rows:
-            whose = source if data is None else data
-            raise ValueError(
-                f"{whose}: {len(vocabulary):,} names of {what}, but {source} has {rows:,} rows: "
-                f"they are not those of its tables"
-            )
-    return names
