@@ -96,9 +96,8 @@ def _converted(model: Any) -> Any:
             parts,
             tails_only=is_reciprocal,
         )
-    if converted is None:
-        return None
-    return Reciprocal(converted, order="appended") if is_reciprocal else converted
+    is_wrapped = is_reciprocal and converted is not None
+    return Reciprocal(converted, order="appended") if is_wrapped else converted
 
 
 def _kind(scorer: Any) -> str:
