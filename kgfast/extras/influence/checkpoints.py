@@ -106,16 +106,11 @@ def _of_file(path: Path, device: torch.device | str, trust: bool) -> Checkpoint:
         return model_of(folder, config, folder.load(path)[0], names).to(device)
 
     sizes = len(graph.entities), len(graph.relations)
-    rate = _logged_rate(path.parent, step)
+    rows = [row for row in read_rows(path.parent) if isinstance(row.get("lr"), int | float)]
+    # the last logged rate up to the step, or the first one after it
+    chosen = [row for row in rows if row["step"] <= step][-1:] or rows[:1]
+    rate = float(chosen[0]["lr"]) if chosen else None
     return Checkpoint(str(path), opened, sizes, rate, Origin(config, graph, step))
-
-
-def _logged_rate(folder: Path, step: int) -> float | None:
-    """Return the last logged rate up to a step, or the first one after it."""
-    rows = [row for row in read_rows(folder) if isinstance(row.get("lr"), int | float)]
-    before = [row for row in rows if row["step"] <= step]
-    chosen = before[-1:] or rows[:1]
-    return float(chosen[0]["lr"]) if chosen else None
 
 
 def _check_pair(first: Checkpoint, other: Checkpoint) -> None:

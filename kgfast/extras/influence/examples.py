@@ -93,10 +93,9 @@ class Examples:
     def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
         """Yield (ids, examples) of one side at a time; equal queries are neighbours."""
         count = self.num_tails
-        of_sides: list[tuple[Side, Tensor]]
-        of_sides = [("tail", self.hrt[:count]), ("head", self.hrt[count:])]
-        for (side, hrt), first in zip(of_sides, (0, count), strict=True):
-            queries = ExampleQueries.of(hrt, side, self.known)
+        of_sides: list[tuple[Side, int, int]] = [("tail", 0, count), ("head", count, len(self))]
+        for side, first, last in of_sides:
+            queries = ExampleQueries.of(self.hrt[first:last], side, self.known)
             by_relation = queries.relations.argsort(stable=True)
             by_query = by_relation[queries.anchors[by_relation].argsort(stable=True)]
             for rows in by_query.split(size):
