@@ -97,7 +97,10 @@ def write_report(
     config = folder.config if loaded.config is not None else folder.path / "config.json"
     loader = jinja2.PackageLoader("kgfast.extras.report", "")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: escaped(value) if type(value) is str else value,  # no Markup
     )
     environment.filters["breakable"] = lambda text: _breakable(jinja2.filters.escape(escaped(text)))
     page: str = environment.get_template("page.html.jinja").render(
@@ -214,11 +217,6 @@ def examples(
         triple["instead"] = [text(id, names[0]) for id in ids if id >= 0]
     good = heapq.nsmallest(count, cells, lambda cell: (rank[cell], frequency[cell]))
     return worst, [example(cell) for cell in good]
-
-
-def _without_controls(value: Any) -> Any:
-    """Escape control characters of text; Markup is escaped already."""
-    return escaped(value) if type(value) is str else value
 
 
 def _breakable(markup: Any) -> Any:
