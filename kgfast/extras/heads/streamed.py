@@ -295,7 +295,13 @@ class StreamedHead(nn.Module):
         """
         flat = self._flat(hidden)
         count = self._check_candidates(candidate_ids)
-        _check_temperature(temperature)
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+            raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
+        if not _COLDEST <= temperature <= 1 / _COLDEST:
+            raise ValueError(
+                f"temperature must be in {_COLDEST} .. {1 / _COLDEST}; got {temperature} (greedy() "
+                f"takes the best)"
+            )
         check_int("seed", seed)
         if top_k is None:
             ids = None if candidate_ids is None else candidate_ids.sort().values
@@ -389,16 +395,6 @@ class StreamedHead(nn.Module):
         check_ids("candidate_ids", candidate_ids, self.num_outputs)
         check_unique("candidate_ids", candidate_ids)
         return len(candidate_ids)
-
-
-def _check_temperature(temperature: float) -> None:
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
-        raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
-    if not _COLDEST <= temperature <= 1 / _COLDEST:
-        raise ValueError(
-            f"temperature must be in {_COLDEST} .. {1 / _COLDEST}; got {temperature} (greedy() "
-            f"takes the best)"
-        )
 
 
 def _checked_weight(weight: nn.Parameter, num_outputs: int, dim: int) -> nn.Parameter:
