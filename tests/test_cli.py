@@ -180,10 +180,12 @@ class TestSeeds:
             path: values["test"] for path, values in after.items()
         }
 
-    def test_what_is_no_folder_of_seeds(self, trained, config):
+    def test_what_is_no_folder_of_seeds(self, seeded, trained, config):
         words = ("train", "--config", config, "--run", trained[0], "--seeds")
         assert "holds one run; name another folder" in error_of(*words, 2)
         assert "--seeds" in error_of(*words, 1)
+        one = ("train", "--config", config, "--run", seeded[0])
+        assert "holds runs of --seeds" in error_of(*one)
 
     def test_runs_are_evaluated_together(self, seeded, trained, tmp_path):
         folder, one = seeded[0], trained[0]

@@ -48,6 +48,8 @@ def train(
         runs = {path / f"seed-{seed}": checked.updated({"seed": seed}) for seed in all_seeds}
         if RunFolder(path).config.exists():
             raise ValueError(f"--seeds: {path} holds one run; name another folder with --run")
+    elif any(path.glob("seed-*/config.yaml")):
+        raise ValueError(f"{path} holds runs of --seeds; name another folder with --run")
     for folder in map(RunFolder, runs):
         _check_folder(folder, resume, seeds is not None)
     if model is not None and not quiet:
