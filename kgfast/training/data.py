@@ -43,8 +43,8 @@ class Batch:
         Result of :meth:`Negatives.draw`.
     indptr, answers : Tensor, optional
         All targets of each query, such as :meth:`kgfast.KnownTriples.exclude` returns.
-    kind : hashable, optional
-        Equal for batches whose steps launch the same kernels; None: not known.
+    dims : tuple of int, optional
+        Widths of the sub-models that the batch trains (:meth:`kgfast.MED.draw`).
     """
 
     number: int
@@ -57,12 +57,23 @@ class Batch:
     mask: Tensor | None = None
     indptr: Tensor | None = None
     answers: Tensor | None = None
-    kind: Hashable = None
+    dims: tuple[int, ...] | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Tensors of the batch by attribute name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    @property
+    def kind(self) -> Hashable:
+        """Key that is equal for batches whose steps launch the same kernels."""
+        return self.side, self.dims, tuple((name, x.shape) for name, x in self.tensors.items())
+
+    @property
+    def queries(self) -> tuple[Tensor, ...]:
+        """Anchors and relations, and the targets if each query has one."""
+        queries = self.anchors, self.relations
+        return queries if self.targets is None else (*queries, self.targets)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
@@ -238,13 +249,15 @@ class BatchesAhead:
     """Batches that a thread makes on the host, a few ahead of the steps that use them.
 
     A step then never waits for a batch to be drawn or copied. A batch follows from its number, so
-    the thread does not change the batches of steps. ``make`` makes a batch on the CPU. Batches of
-    one kind share memory on the device, and a result is then good until the next one of its kind:
-    the first such batch with the numbers of this one.
+    the thread does not change the batches of steps. ``make`` makes a batch on the CPU. If
+    ``by_kind``, batches of one kind share memory on the device, and a result is good until the next
+    one of its kind: the first such batch with the numbers of this one.
     """
 
-    def __init__(self, make: Callable[[int], Batch], device: torch.device) -> None:
-        self._make, self._device = make, device
+    def __init__(
+        self, make: Callable[[int], Batch], device: torch.device, *, by_kind: bool = False
+    ) -> None:
+        self._make, self._device, self._by_kind = make, device, by_kind
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[int, Future[tuple[Batch, Tensor]]] = {}
         self._placed: dict[Hashable, tuple[Batch, Tensor]] = {}
@@ -257,12 +270,13 @@ class BatchesAhead:
         numbers = range(number, number + 1 + _AHEAD)
         self._begun = {ahead: begun.get(ahead) or submit(self._packed, ahead) for ahead in numbers}
         batch, packed = self._begun[number].result()
-        if batch.kind is None:
+        if not self._by_kind:
             return replace(batch, **_views(batch, packed.to(self._device, non_blocking=True)))
-        if batch.kind not in self._placed:
+        kind = batch.kind
+        if kind not in self._placed:
             there = torch.empty_like(packed, device=self._device)
-            self._placed[batch.kind] = replace(batch, **_views(batch, there)), there
-        placed, there = self._placed[batch.kind]
+            self._placed[kind] = replace(batch, **_views(batch, there)), there
+        placed, there = self._placed[kind]
         there.copy_(packed, non_blocking=True)
         return placed
 

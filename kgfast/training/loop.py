@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -123,8 +122,7 @@ class Run:
             num_relations=dataset.num_relations,
             num_times=model.num_times,
         ).cpu()
-        inverses_of = model.num_relations if model.has_inverses else None
-        self._objective = Objective(config, hrt, dataset.num_entities, inverses_of)
+        self._objective = Objective(config, hrt, model)
         self._per_epoch = self._objective.batches.per_epoch
         self.steps = config.train.steps or (config.train.epochs or 0) * self._per_epoch
         self._optimizer = Optimizer(
@@ -166,8 +164,8 @@ class Run:
             self._graphs = StepGraphs(device, changes, self._run_without_graphs)
         elif obstacle:
             self._run_without_graphs(obstacle)
-        draw = self._objective.batch if self._graphs is None else self._batch_with_kind
-        self._ahead = BatchesAhead(draw, device)
+        by_kind = self._graphs is not None
+        self._ahead = BatchesAhead(self._objective.batch, device, by_kind=by_kind)
         is_ahead = self._is_deferred or device.type != "cpu"
         self._batch = self._ahead.take if is_ahead else self._objective.batch
         # Sum of losses on the device, and the step after which it was last read.
@@ -257,13 +255,6 @@ class Run:
         optimizer.step()
         assert total is not None
         self._loss_sum.add_(total)
-
-    def _batch_with_kind(self, number: int) -> Batch:
-        """Draw a batch; batches of a kind are those whose steps one graph replays."""
-        batch = self._objective.batch(number)
-        shapes = tuple((name, tensor.shape) for name, tensor in batch.tensors.items())
-        dims = self._objective.dims_of(self._model, batch)
-        return replace(batch, kind=(batch.side, dims, shapes))
 
     def _run_without_graphs(self, reason: str) -> None:
         """Say why no graph replays steps, which is an error if the config wants graphs."""

@@ -1,6 +1,6 @@
 """The objective of a run: the batches, and the losses of a batch by public functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
-from kgfast.losses import NegativesLoss
-from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
 from kgfast.models.wrapper import unwrapped
 from kgfast.rng import Stream, mix
@@ -23,18 +21,17 @@ class Objective:
     """Batches of a run, and the losses of a batch, in the mode of the config.
 
     ``negative`` compares positives with sampled negatives; ``1vsall`` the target of each triple
-    with all entities; ``kvsall`` all targets of each distinct query with all entities.
+    with all entities; ``kvsall`` all targets of each distinct query with all entities. For a model
+    with inverse relations (:attr:`kgfast.Model.has_inverses`) steps query the tails of triples and
+    of their inverses, in common batches; for others, heads and tails.
 
     Parameters
     ----------
     config : Config
     hrt : Tensor
         Training triples, int64 ``[T, 3]`` on the CPU.
-    num_entities : int
-    inverses_of : int, optional
-        Number of relations of a model with inverse relations (:attr:`kgfast.Model.has_inverses`):
-        steps query the tails of triples and of their inverses, in common batches. By default they
-        query heads and tails.
+    model : Model
+        The model of the config.
 
     Attributes
     ----------
@@ -48,25 +45,25 @@ class Objective:
         Draws the negatives of a batch.
     """
 
-    def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, inverses_of: int | None = None
-    ) -> None:
+    def __init__(self, config: Config, hrt: Tensor, model: Any) -> None:
         self._config, data, mode = config, config.data, config.train.mode
-        loss = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
-        self._criterion: Callable[..., Tensor] = loss
-        sides: tuple[Side, ...] = SIDES if inverses_of is None else ("tail",)
-        self.hrt = hrt if inverses_of is None else with_inverses(hrt, inverses_of)
+        loss: Any = loss_of(config.loss.name)(**config.loss.hyperparameters(), sparse=True)
+        is_med, num_entities = config.med is not None, model.num_entities
+        self._loss: Callable[..., Tensor] = losses.MEDLoss(sparse=True) if is_med else loss
+        self._draw_dims: Callable[[int], list[int]] | None = model.draw if is_med else None
+        self.hrt = with_inverses(hrt, model.num_relations) if model.has_inverses else hrt
         self.lazy, is_distinct = mode == "negative", mode == "kvsall"
         filters = is_distinct or data.filter_negatives
         self._known = KnownTriples(self.hrt) if filters else None
-        weights = losses.subsampling_weights(self.hrt) if data.subsampling else None
+        has_weights = data.subsampling and loss.takes_weights
+        weights = losses.subsampling_weights(self.hrt) if has_weights else None
+        sides: Sequence[Side] = ["tail"] if model.has_inverses else SIDES
         self.batches = Batches(
             self.hrt, data.train_bs, config.seed, weights, sides, distinct=is_distinct
         )
         self._target_weights: Tensor | None = None
         if data.target_weights:
             self._target_weights = losses.frequency_weights(self.hrt, num_entities)
-        self._takes_weights = not isinstance(loss, NegativesLoss) or loss.takes_weights
         self.negatives: Negatives | None = None
         if self.lazy:
             sizes, shared = (num_entities, data.neg_size), data.negatives == "shared"
@@ -74,20 +71,26 @@ class Objective:
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
-        batch = self.batches.batch(number)
+        batch, more = self.batches.batch(number), dict[str, Any]()
+        if self._draw_dims is not None:
+            dims = self._draw_dims(mix(self._config.seed, number, Stream.SUBMODELS))
+            more["dims"] = tuple(dims)
         if self.negatives is not None:
-            negatives, mask = self.negatives.draw(batch)
-            return replace(batch, negatives=negatives, mask=mask)
-        if batch.targets is None and self._known is not None:
-            indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
-            return replace(batch, indptr=indptr, answers=answers)
-        if self._target_weights is None:
-            return batch
-        return replace(batch, weights=self._target_weights[batch.targets])
+            more["negatives"], more["mask"] = self.negatives.draw(batch)
+        elif batch.targets is None and self._known is not None:
+            queries = batch.anchors, batch.relations, batch.side
+            more["indptr"], more["answers"] = self._known.exclude(*queries)
+        elif self._target_weights is not None:
+            more["weights"] = self._target_weights[batch.targets]
+        return replace(batch, **more)
 
     def __call__(self, model: Model, batch: Batch) -> Iterator[Tensor]:
         """Yield the losses of a batch, each computed when needed; their sum is minimised."""
-        yield self._loss(model, batch)
+        positives = None if batch.indptr is None else (batch.indptr, batch.answers)
+        data = [x for x in (batch.queries, batch.negatives, positives) if x is not None]
+        options = {"mask": batch.mask, "weights": batch.weights, "dims": batch.dims}
+        options = {name: value for name, value in options.items() if value is not None}
+        yield self._loss(model, *data, side=batch.side, **options)
         weight, penalty = self._config.loss.relation_weight, self._config.regularizer
         if weight:
             relations = model.relation_ids(batch.relations, batch.side)
@@ -96,33 +99,8 @@ class Objective:
                 losses.relation_logits(model, heads, tails, sparse=True), relations
             )
         if penalty.name != "none":
-            rows: Any = batch.anchors, batch.relations
-            rows = rows if batch.targets is None else (*rows, batch.targets)
             of_rows = getattr(losses.regularizers, penalty.name)
-            yield penalty.weight * of_rows(model, rows, side=batch.side, sparse=True)
-
+            yield penalty.weight * of_rows(model, batch.queries, side=batch.side, sparse=True)
         if penalty.time_weight:
             inner: Any = unwrapped(model)
             yield penalty.time_weight * inner.smoothness()
-
-    def dims_of(self, model: Model, batch: Batch) -> tuple[int, ...] | None:
-        """Return the widths of the sub-models that a batch trains; None if the model has none."""
-        if not isinstance(model, MED):
-            return None
-        return tuple(model.draw(mix(self._config.seed, batch.number, Stream.SUBMODELS)))
-
-    def _loss(self, model: Any, batch: Batch) -> Tensor:
-        options: dict[str, Any] = {"side": batch.side}
-        if batch.targets is None:
-            queries, positives = (batch.anchors, batch.relations), (batch.indptr, batch.answers)
-            return self._criterion(model, queries, positives, **options)
-        data: list[Any] = [(batch.anchors, batch.relations, batch.targets)]
-        if self.lazy:
-            data.append(batch.negatives)
-            options["mask"] = batch.mask
-        if self._config.med is not None:
-            dims = self.dims_of(model, batch)
-            return losses.med(model, *data, dims=dims, sparse=True, **options)
-        if batch.weights is not None and self._takes_weights:
-            options["weights"] = batch.weights
-        return self._criterion(model, *data, **options)

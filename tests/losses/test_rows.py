@@ -46,8 +46,8 @@ def made(name):
 def batches_of(negatives):
     """Yield a batch of tails, one of heads, and negatives and mask of each."""
     sections = {"negatives": negatives, "filter_negatives": True}
-    config = trainer_of(data=sections).config
-    objective = Objective(config, GRAPH.train.hrt, GRAPH.num_entities)
+    trainer = trainer_of(data=sections)
+    objective = Objective(trainer.config, GRAPH.train.hrt, trainer.model)
     for number in (0, 1):
         batch = objective.batch(number)
         yield batch, batch.negatives, batch.mask

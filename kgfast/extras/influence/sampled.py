@@ -63,11 +63,8 @@ class SampledInfluence:
         self._device = self._table.device
         graph = origin.graph
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
-        self._has_inverses = self._config.model.reciprocal
-        self._num_triples = len(graph.train)
-        inverses_of = self._num_relations if self._has_inverses else None
-        hrt = graph.train.hrt.cpu()
-        self._objective = Objective(self._config, hrt, self._num_entities, inverses_of)
+        self._has_inverses, self._num_triples = model.has_inverses, len(graph.train)
+        self._objective = Objective(self._config, graph.train.hrt.cpu(), model)
         cls = loss_of(self._config.loss.name)
         assert issubclass(cls, NegativesLoss)
         self._loss = cls(reduction="none", **self._config.loss.hyperparameters())

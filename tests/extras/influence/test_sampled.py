@@ -142,8 +142,7 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     stages = stages_of(run, None, None, None, "cpu", False)
     checkpoint = stages.checkpoints[0]
     origin, model = checkpoint.origin, checkpoint.open().requires_grad_(False)
-    inverses_of = GRAPH.num_relations if model.has_inverses else None
-    objective = Objective(origin.config, GRAPH.train.hrt, GRAPH.num_entities, inverses_of)
+    objective = Objective(origin.config, GRAPH.train.hrt, model)
     of_example = {}
     for ids, drawn in drawn_again(checkpoint):
         rows = gradients_of(model, drawn, stages.loss)
