@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from .checks import Checks
-from .operands import Counts, Gradients, Known, Lists, NamedRows, Need, Operands
+from .operands import Above, Counts, Gradients, Known, Lists, NamedRows, Need, Operands
 
 
 class Into(NamedTuple):
@@ -66,10 +66,10 @@ class Backend(Protocol):
     All arguments are checked, but ``checks`` may still hold checks of values, which a backend reads
     before the return. Ids and row pointers are contiguous. An unknown score raises.
 
-    Some backends have more: ``above`` (:mod:`.cpu.above`, in place of :func:`.above.above`),
-    ``row_updates`` (:mod:`.cpu.updates`), ``packing`` (:mod:`.cpu.panels`),
-    ``negatives`` (:mod:`.cpu.negatives`), which fuses losses of sampled negatives, and on GPUs
-    ``compose``, ``filters``, and ``row_sums``, which sums rows with equal ids.
+    Some backends have more: ``row_updates`` (:mod:`.cpu.updates`), ``packing``
+    (:mod:`.cpu.panels`), ``negatives`` (:mod:`.cpu.negatives`), which fuses losses of sampled
+    negatives, and on GPUs ``compose``, ``filters``, and ``row_sums``, which sums rows with equal
+    ids.
 
     If a backend's losses are those of :class:`.losses.Losses`, ``scores`` also takes ``out``, ``[B,
     N]`` of the plan's dtype and contiguous, and ``backward`` takes ``into`` (:class:`Into`), for
@@ -111,6 +111,15 @@ class Backend(Protocol):
         """Return the best answers like :func:`kgfast.ops.topk` with ``pad=True``.
 
         ``lists`` may have the candidates of each query.
+        """
+        ...
+
+    def above(
+        self, operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
+    ) -> Above | None:
+        """Return the candidates of one crop with canonical scores of at least ``lowest``.
+
+        ``lowest`` is float64 ``[B]``. The result is None if there are more than ``most``.
         """
         ...
 

@@ -9,17 +9,16 @@ results in pieces, which are freed after the copy.
 import torch
 from torch import Tensor
 
-from ..above import counts_above
 from ..checks import Checks
 from ..operands import Above, Known, Operands
-from . import extension, rank
+from . import extension
 from .views import arguments_of, raise_nonfinite
 
 
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-) -> Above | int:
-    """Find all candidates like :func:`kgfast.kernels.above.above`."""
+) -> Above | None:
+    """Find all candidates; the contract is that of ``Backend.above``."""
     queries = operands.queries
     arguments = arguments_of(operands, operands.candidates.whole_bias)
     lowest = lowest.contiguous()
@@ -28,7 +27,7 @@ def above(
     )
     raise_nonfinite(bad_rows)
     if result.count > most:
-        return int(counts_above(rank, operands, lowest, known, checks).sum())
+        return None
     indptr = lowest.new_empty(len(queries) + 1, dtype=torch.int64)
     ids, scores = indptr.new_empty(result.count), queries.new_empty(result.count)
     result.write(arguments[0], indptr, ids, scores)

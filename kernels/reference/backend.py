@@ -9,6 +9,7 @@ from ..backend import Into
 from ..losses import Losses, LossPlan
 from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from ..passes import TORCH_PASSES
+from .above import above as above
 from .rank import rank_counts as rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk as topk

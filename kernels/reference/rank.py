@@ -32,7 +32,7 @@ def rank_counts(
         for crop, dim in enumerate(operands.crops):
             tiles = Tiles(operands, dim, checks)
             if target_scores is None:
-                threshold = tiles.pairs(_places(targets), targets)
+                threshold = tiles.pairs(places_of(targets), targets)
             else:
                 threshold = target_scores[crop]
             results.append(_count(tiles, operands, threshold, targets, excluded))
@@ -43,7 +43,8 @@ def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor
     """Return canonical scores of the targets at every crop, float64 ``[C, B]``."""
     with ieee_arithmetic():
         scores = [
-            Tiles(operands, dim, checks).pairs(_places(targets), targets) for dim in operands.crops
+            Tiles(operands, dim, checks).pairs(places_of(targets), targets)
+            for dim in operands.crops
         ]
     return torch.stack(scores)
 
@@ -52,8 +53,8 @@ def _count(
     tiles: Tiles, operands: Operands, target_scores: Tensor, targets: Tensor, excluded: Tensor
 ) -> Tensor:
     """Count the candidates other than the target, ``[4, B]``, as :class:`Counts` has them."""
-    candidates, rows_of = operands.candidates, _places(targets)
-    candidate_ids = _places(candidates.table) if candidates.ids is None else candidates.ids
+    candidates, rows_of = operands.candidates, places_of(targets)
+    candidate_ids = places_of(candidates.table) if candidates.ids is None else candidates.ids
     counts = targets.new_zeros(4, len(targets))
     columns = max(1, min(len(candidate_ids), TILE // max(1, candidates.table.shape[1])))
     rows = max(1, TILE // columns)
@@ -73,6 +74,6 @@ def _count(
     return counts
 
 
-def _places(rows: Tensor) -> Tensor:
+def places_of(rows: Tensor) -> Tensor:
     """Return the place of each row, ``[R]``, on the device of the rows."""
     return torch.arange(len(rows), dtype=torch.int64, device=rows.device)

@@ -19,8 +19,8 @@ class Tiles:
         if not checks.allows_nan:
             check_finite("queries", self.queries)
 
-    def tile(self, rows: slice, ids: Tensor) -> Tensor:
-        """Score a slice of queries with candidates ``ids``: ``[b, n]``."""
+    def tile(self, rows: slice | Tensor, ids: Tensor) -> Tensor:
+        """Score some queries with candidates ``ids``: ``[b, n]``."""
         return self._scores(self.queries[rows, None, :], ids)
 
     def pairs(self, rows: Tensor, ids: Tensor) -> Tensor:

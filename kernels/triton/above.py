@@ -14,10 +14,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..above import counts_above, merged
+from ..above import merged
 from ..checks import Checks
 from ..operands import Above, Known, Operands
-from . import rank
 from .device.best import NO_LANE
 from .device.canonical import Pairs
 from .device.sweep import Tally
@@ -29,16 +28,15 @@ from .host.status import Status
 
 def above(
     operands: Operands, lowest: Tensor, known: Known | None, checks: Checks, most: int
-) -> Above | int:
-    """Find all candidates; the contract is :func:`kgfast.kernels.above.above`."""
+) -> Above | None:
+    """Find all candidates; the contract is that of ``Backend.above``."""
     pieces: list[tuple[Tensor, Above]] = []
-    total = 0
     with launcher.serving(operands.table.device) as arch:
         for piece in _find(operands, arch, lowest, known, checks):
             pieces.append(piece)
-            total += len(piece[1].ids)
-            if total > most:
-                return int(counts_above(rank, operands, lowest, known, checks).sum())
+            most -= len(piece[1].ids)
+            if most < 0:
+                return None
     checks.read()
     return merged(pieces, operands.num_queries, operands.queries)
 

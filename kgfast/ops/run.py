@@ -12,8 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from kgfast.kernels.above import above as all_above
-from kgfast.kernels.above import counts_above, lowest_scores
+from kgfast.kernels.above import above as find_above
+from kgfast.kernels.above import lowest_scores
 from kgfast.kernels.checks import Checks, check_finite, checks_values
 from kgfast.kernels.labels import Bce, CrossEntropy, LossChecks, LossNeed, LossRows, LossTotal
 from kgfast.kernels.losses import Losses
@@ -154,10 +154,7 @@ def above(
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         lowest = lowest_scores(thresholds, operands.queries.dtype)
-        if most < 0:
-            return int(counts_above(backend, operands, lowest, known, checks).sum())
-        find = getattr(backend, "above", partial(all_above, backend))
-        return cast(Above | int, find(operands, lowest, known, checks, most))
+        return find_above(backend, operands, lowest, known, checks, most)
 
 
 def rising(known: Known, checks: Checks) -> Known:

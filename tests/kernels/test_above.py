@@ -8,10 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgfast.kernels import above as shared
 from kgfast.kernels import cpu
 from kgfast.kernels.above import lowest_scores
-from kgfast.kernels.reference import rank, tiles, topk
+from kgfast.kernels.reference import above, tiles
 from support import oracles
 from support.engines import (
     INTERPRETED,
@@ -59,7 +58,7 @@ def test_the_specification_equals_the_oracle(problem, tile, seed):
     args, options = asked(problem, seed)
     queries, table, thresholds, indptr, indices, score = args
     with pytest.MonkeyPatch.context() as patch:
-        for module in (tiles, rank, topk):
+        for module in (tiles, above):
             patch.setattr(module, "TILE", tile)
         found = reference.above(*args, **options)
     values = oracles.canonical_scores(
@@ -170,17 +169,6 @@ def test_more_pairs_than_a_list_holds(engine, score, count):
     expected = reference.above(queries[2:5], table, thresholds[2:5], score=score)
     first, last = found.indptr[[2, 5]].tolist()
     assert_same((found.ids[first:last], found.scores[first:last]), expected[1:])
-
-
-def test_results_that_are_found_in_parts(monkeypatch):
-    """The form of the reference, of results that it finds in pieces."""
-    problem = make_problem(11)
-    for seed in range(30):
-        args, options = asked(problem, seed)
-        whole = reference.above(*args, **options)
-        with monkeypatch.context() as patch:
-            patch.setattr(shared, "RESULTS", 40)
-            assert_same(reference.above(*args, **options), whole)
 
 
 @engines("reference", *ISAS, "baseline", "triton", quick=True)

@@ -1,7 +1,6 @@
 """Backends called with the flat arguments of the operators: nothing is checked first."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -116,8 +115,7 @@ class Flat:
         operands, checks = self._asked(queries, table, score, dims=crops, **options)
         known = None if indptr is None else Known(indptr, indices)
         lowest = lowest_scores(thresholds.double(), queries.dtype)
-        find = getattr(self.backend, "above", partial(above, self.backend))
-        return find(operands, lowest, known, checks, max_results)
+        return above(self.backend, operands, lowest, known, checks, max_results)
 
     def pairwise_scores(self, queries, table, score, *args, **options) -> Tensor:
         return self.backend.scores(self.operands(queries, table, score, *args, **options))
