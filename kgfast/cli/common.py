@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -26,6 +26,9 @@ ClickException: Any = typer.BadParameter.__mro__[2]
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
 
 MOST_ROWS = 1000  # rows of a table on the screen; --json and --out have all
+NO_DATA = (
+    "no data were found: known triples are among the answers (--data DIR leaves known triples out)"
+)
 
 
 class _Commands(TyperGroup):
@@ -100,15 +103,6 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(escaped(text, kept="\n"), err=err, nl=nl)
 
 
-def say_that_no_data_were_found() -> None:
-    """Print that known triples are not left out."""
-    say(
-        "no data were found: known triples are among the answers (--data DIR leaves known triples "
-        "out)",
-        err=True,
-    )
-
-
 def print_table(table: Any, **options: Any) -> None:
     """Print a table of rich, 116 columns wide if the output is no terminal."""
     from rich.console import Console
@@ -123,14 +117,18 @@ def say_columns(
     as_json: bool,
     out: Path | None,
 ) -> bool:
-    """Write columns to a file, or print lines of JSON or a table; return True for a table."""
+    """Write columns to a file, or print lines of JSON or a table; return True for a table.
+
+    JSON is ASCII if the output may lack characters.
+    """
     from kgfast.frames import rows_of, write_columns
 
     if out is not None:
         say(str(write_columns(columns, out)))
     elif as_json:
+        is_unicode = (sys.stdout.encoding or "ascii").lower().startswith("utf")
         for row in rows_of(columns):
-            say(json_line(row))
+            say(json.dumps(row, ensure_ascii=not is_unicode))
     else:
         _print_table_of(columns, formats, groups)
         if len(groups) > MOST_ROWS:
@@ -191,24 +189,6 @@ def ids_of(option: str, names: Sequence[str], vocabulary: Any) -> Any:
         raise ValueError(f"{option}: {why}") from None
 
 
-def check_out(out: Path | None) -> None:
-    """Check the file of answers before any answer is computed."""
-    from kgfast.frames import check_suffix
-
-    if out is not None:
-        check_suffix(out)
-
-
-def json_line(value: dict[str, Any]) -> str:
-    """Return an object as JSON, in ASCII if the output lacks some of the characters."""
-    text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    return text
-
-
 def check_no_options(why: str, options: dict[str, Any]) -> None:
     """Check that none of some options is given."""
     for name, value in options.items():
@@ -216,20 +196,11 @@ def check_no_options(why: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{name} {why}")
 
 
-def load(
-    folder: Path,
-    checkpoint: flags.Which,
-    data: Path | Literal[False] | None,
-    *,
-    as_table: bool = False,
-    trust: bool = False,
-) -> Any:
+def load(folder: Path, checkpoint: flags.Which, data: Any, **options: bool) -> Any:
     """Load a run on the device of the config, or a saved model."""
     from kgfast.training import load_run
 
-    return load_run(
-        folder, data, checkpoint=checkpoint.value, device=None, as_table=as_table, trust=trust
-    )
+    return load_run(folder, data, checkpoint=checkpoint.value, device=None, **options)
 
 
 def load_known(folder: Path, loaded: Any) -> Any:
@@ -261,12 +232,19 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
     config instead. ``data`` is the folder of a graph, with its train file; it replaces the config's
     dataset. Raises ValueError or FileNotFoundError for anything missing, unknown or too much.
     """
-    from kgfast.training.config.files import find_config
+    from kgfast.training.config.files import find_config, packaged_configs
 
     if (config is None) == (model is None):
         which = "neither" if config is None else "both"
         raise ValueError(f"name either a --config, or a --model and --data; got {which}")
-    path = find_config(config) if config is not None else _default_of(str(model))
+    defaults = {
+        name.removeprefix("default/"): path
+        for name, path in packaged_configs().items()
+        if name.startswith("default/")
+    }
+    if model is not None and model.lower() not in defaults:
+        raise ValueError(f"--model {model}: has no default config; known are {', '.join(defaults)}")
+    path = find_config(str(config)) if model is None else defaults[model.lower()]
     if data is None:
         if model is not None:
             raise ValueError(f"--model {model} needs --data, the folder of the graph")
@@ -278,14 +256,3 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
     values = {"dataset.root": str(data.parent), "dataset.name": data.name}
     overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return Chosen(path, overrides, f"{data.name}-{path.stem}")
-
-
-def _default_of(model: str) -> Path:
-    """Return the default config of a model."""
-    from kgfast.training.config.files import packaged_configs
-
-    named = (name.partition("/") for name in packaged_configs())
-    known = [name for folder, _, name in named if folder == "default"]
-    if model.lower() not in known:
-        raise ValueError(f"--model {model}: has no default config; known are {', '.join(known)}")
-    return packaged_configs()[f"default/{model.lower()}"]

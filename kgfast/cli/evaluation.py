@@ -69,8 +69,8 @@ def evaluate(
     }
     if len(groups) < len(runs):
         raise ValueError(f"RUN: {len(runs)} folders, of which {len(groups)} differ")
-    several = {name: folders for name, folders in groups.items() if len(folders) > 1}
-    if len(groups) > 1 or several:
+    compares = any(len(folders) > 1 for folders in (groups, *groups.values()))
+    if compares:
         others: dict[str, Any] = {"--classify": classify, "--per-relation": per_relation}
         check_no_options("goes with one RUN", others)
     run = runs[0]
@@ -113,7 +113,7 @@ def evaluate(
         results = {dim: ranks.raw if raw else ranks for dim, ranks in results.items()}
         return results, _which(folder, checkpoint, loaded)
 
-    if len(groups) > 1 or several:
+    if compares:
         _compare_runs(groups, lambda folder: max(ranked(folder)[0].items())[1], hits, split.value)
         return
     results, which = ranked(run)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_out, command, ids_of, say, say_columns
+from kgfast.cli.common import command, ids_of, say, say_columns
 
 _MEANING = (
     "Influence: rate x product of the gradients of two losses, summed over checkpoints. Above 0, "
@@ -44,7 +44,6 @@ def explain(
     from kgfast.training.build import device_of
     from kgfast.training.loading import names_of_run
 
-    check_out(out)
     folder = RunFolder(run)
     config = folder.read_config()
     device = device_of(config)

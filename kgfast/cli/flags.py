@@ -6,19 +6,17 @@ from typing import Annotated
 
 import typer
 
-
-class Which(StrEnum):
-    """Checkpoints of a run."""
-
-    best = "best"
-    last = "last"
+Which = StrEnum("Which", "best last")  # checkpoints of a run
+Split = StrEnum("Split", "test valid")  # splits to rank
 
 
-class Split(StrEnum):
-    """Splits to rank."""
+def _checked(out: Path | None) -> Path | None:
+    """Check the file of answers before any answer is computed."""
+    if out is not None:
+        from kgfast.frames import check_suffix
 
-    test = "test"
-    valid = "valid"
+        check_suffix(out)
+    return out
 
 
 Set = Annotated[
@@ -70,8 +68,6 @@ Memory = Annotated[
         help='For a folder of tables: memory for blocks of entities, such as "4GiB".',
     ),
 ]
-
-
 Hits = Annotated[
     list[int] | None,
     typer.Option(
@@ -82,5 +78,6 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON object per line instead of a table.")
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Write a file instead: .csv, .tsv, .jsonl or .parquet.")
+    Path | None,
+    typer.Option(callback=_checked, help="Write a file instead: .csv, .tsv, .jsonl or .parquet."),
 ]

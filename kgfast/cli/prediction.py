@@ -9,14 +9,14 @@ import typer
 
 from kgfast.cli import flags
 from kgfast.cli.common import (
+    NO_DATA,
     check_no_options,
-    check_out,
     command,
     ids_of,
     load,
     load_known,
+    say,
     say_columns,
-    say_that_no_data_were_found,
 )
 
 
@@ -97,7 +97,6 @@ def predict(
     """Predict tails, heads or relations, or the best facts of all."""
     import torch
 
-    check_out(out)
     if known and include_known:
         raise ValueError("give --known or --include-known, not both")
     if every:
@@ -139,7 +138,7 @@ def predict(
     if values is not None:
         columns["probability"] = values.numpy()
     if options["known"] is None and not include_known:
-        say_that_no_data_were_found()
+        say(NO_DATA, err=True)
     queries_of_rows = columns.get("query", [0] * len(columns["score"]))
     if out is None:
         columns = {name: columns[name] for name in columns if name not in ("query", "rank")}

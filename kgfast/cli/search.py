@@ -52,8 +52,7 @@ def search(
 
     chosen = choose(config, model, data)
     budget = {"search.minutes": minutes, "search.trials": trials}
-    limits = {key: value for key, value in budget.items() if value is not None}
-    options = [f"{key}={json.dumps(value)}" for key, value in limits.items()]
+    options = [f"{key}={json.dumps(n)}" for key, n in budget.items() if n is not None]
     overrides = [*chosen.overrides, *(set or ()), *options]
     checked = Config.from_yaml(chosen.path, overrides)
     folder = run or Path("searches") / chosen.run_name

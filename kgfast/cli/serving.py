@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import command, load, say, say_that_no_data_were_found
+from kgfast.cli.common import NO_DATA, command, load, say
 
 
 @command
@@ -47,21 +47,19 @@ def serve(
     for package in ("fastapi", "uvicorn"):
         needed(package, "kgfast serve", '"kgfast[serve]"')
     from kgfast.eval.index import Index
-    from kgfast.eval.preparation import check_names
     from kgfast.extras.serve import app as server
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
     loaded = load(run, checkpoint, data, trust=trust)
     model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
-    check_names(names, model)
     if dim is not None:
         operator_width(model, dim)  # raises an error with the available widths
     on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}
     packed = Index(model, croppable=dim is not None) if index and on_cpu else None
     engine = Engine(model, names, loaded.known(), dim, loaded.probabilities, packed)
     if engine.known is None:
-        say_that_no_data_were_found()
+        say(NO_DATA, err=True)
     limits = {"max_k": max_k, "max_queries": max_queries, "max_body": max_body}
     hosts = allowed_host or ()
     server.serve(

@@ -3,7 +3,7 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,7 +51,18 @@ def train(
     elif any(path.glob("seed-*/config.yaml")):
         raise ValueError(f"{path} holds runs of --seeds; name another folder with --run")
     for folder in map(RunFolder, runs):
-        _check_folder(folder, resume, seeds is not None)
+        if resume and seeds is None and not folder.holds_a_run():
+            if not folder.config.is_file():
+                raise FileNotFoundError(
+                    f"{folder.path} holds no run to resume: name its folder with --run, or leave "
+                    "out --resume to begin"
+                )
+            say(f"{folder.path} holds no checkpoint: the run begins again at step 0", err=True)
+        if folder.holds_a_run() and not resume:
+            raise ValueError(
+                f"{folder.path} holds a run: continue with --resume, or name another folder with "
+                "--run"
+            )
     if model is not None and not quiet:
         say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
     tested = {}
@@ -84,18 +95,3 @@ def export(
     loaded = load(run, checkpoint, False, trust=trust)
     for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
         say(str(path))
-
-
-def _check_folder(folder: Any, resume: bool, is_seed: bool) -> None:
-    """Refuse to overwrite a run, and to resume none; a run killed early has no checkpoint yet."""
-    if resume and not is_seed and not folder.holds_a_run():
-        if not folder.config.is_file():
-            raise FileNotFoundError(
-                f"{folder.path} holds no run to resume: name its folder with --run, or leave out "
-                "--resume to begin"
-            )
-        say(f"{folder.path} holds no checkpoint: the run begins again at step 0", err=True)
-    if folder.holds_a_run() and not resume:
-        raise ValueError(
-            f"{folder.path} holds a run: continue with --resume, or name another folder with --run"
-        )

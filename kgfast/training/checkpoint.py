@@ -82,11 +82,10 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    checksums = {}
+    checksums = dict.fromkeys(names, 0)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            checksums[name] = 0
             for block in blocks(tensors[name]):
                 content = _bytes(block)
                 checksums[name] = zlib.crc32(content, checksums[name])
@@ -97,10 +96,8 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
 
 
 def blocks(rows: Any) -> Iterator[Tensor]:
-    """Yield blocks of rows of a tensor or a table, on the CPU."""
-    if isinstance(rows, Tensor) and not rows.ndim:
-        yield rows.detach().cpu()
-        return
+    """Yield blocks of rows of a tensor or a table, on the CPU; a scalar is a row."""
+    rows = torch.atleast_1d(rows.detach()) if isinstance(rows, Tensor) else rows
     step = max(1, _BLOCK // max(1, math.prod(rows.shape[1:]) * rows.dtype.itemsize))
     for start in range(0, rows.shape[0], step):
         stop = min(start + step, rows.shape[0])
@@ -152,12 +149,10 @@ def load(
                 facts[name] = [_KINDS.get(stored.dtype), list(stored.shape)]
                 has_room = stored.ndim == 2 and stored.dtype == torch.float32
                 make = room if room and has_room else stored.new_empty
-                tensors[name], checksums[name], start = make(stored.shape), 0, 0
-                for block in blocks(stored):
+                tensors[name], checksums[name] = make(stored.shape), 0
+                for rows, block in zip(blocks(tensors[name]), blocks(stored), strict=True):
                     checksums[name] = zlib.crc32(_bytes(block), checksums[name])
-                    rows = slice(start, start + len(block)) if block.ndim else ...
-                    tensors[name][rows] = block
-                    start += len(block) if block.ndim else 0
+                    rows.copy_(block)
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
     if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):

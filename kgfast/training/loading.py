@@ -206,7 +206,15 @@ def load_run(
     """
     run = RunFolder(folder)
     if is_saved(run.path) and not run.config.is_file():
-        return _of_saved(run.path, data, device, as_table=as_table)
+        model, saved_names, known = load_tables(run.path, as_table=as_table)
+        data_of_saved = None
+        if data is not None and data is not False:
+            source = data if isinstance(data, Dataset) else load_data(data)
+            data_of_saved = with_data(run.path, saved_names, source)
+        if device is not None and model.entity.device != numbered(device):
+            model.to(device)  # refuses a table in a file
+        vocabulary = Vocabularies(*saved_names) if any(saved_names) else None
+        return LoadedRun(model, vocabulary, data_of_saved, None, None, known)
     config = run.read_config()
     if as_table:
         raise ValueError(
@@ -234,18 +242,6 @@ def load_run(
     model.to(device_of(config) if device is None else device)
     loaded = None if data is False else dataset
     return LoadedRun(model, Vocabularies(*names), loaded, config, meta.get("step"))
-
-
-def _of_saved(folder: Path, data: Any, device: Any, *, as_table: bool) -> LoadedRun:
-    model, names, known = load_tables(folder, as_table=as_table)
-    dataset = None
-    if data is not None and data is not False:
-        source = data if isinstance(data, Dataset) else load_data(data)
-        dataset = with_data(folder, names, source)
-    if device is not None and model.entity.device != numbered(device):
-        model.to(device)  # refuses a table in a file
-    vocabulary = Vocabularies(*names) if any(names) else None
-    return LoadedRun(model, vocabulary, dataset, None, None, known)
 
 
 def names_of_run(run: RunFolder, config: Config, graph: Dataset) -> tuple[Vocabulary, Vocabulary]:

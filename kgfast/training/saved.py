@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from kgfast import models, tables
 from kgfast.datasets import Dataset, with_labels
@@ -106,8 +105,13 @@ def save(
                 f"model must be {', '.join(_CLASSES)}, of which MED, RSCF and Reciprocal are "
                 f"around another; got {type(layer).__name__}"
             )
-    described = [{"class": type(layer).__name__, **_options_of(layer)} for layer in layers]
-    facts = {"format": FORMAT, "layers": described, **{key: getattr(model, key) for key in _SIZES}}
+    described = [
+        {"class": type(layer).__name__}
+        | {key: getattr(layer, key) for key in _OPTIONS[type(layer)]}
+        for layer in layers
+    ]
+    facts = {"format": FORMAT, "layers": described} | {key: getattr(model, key) for key in _SIZES}
+    files: dict[str, Any] = {CONFIG: facts}
     entity = "model." * (len(layers) - 1) + "entity"  # a parameter, or a table
     tensors = dict(model.named_parameters()) | dict(model.named_buffers()) | {entity: model.entity}
     names = (
@@ -115,24 +119,16 @@ def save(
         _checked_names("relations", relations, model.num_relations),
     )
     triples = None if known is None else _checked_known(known, names, model)
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        columns = () if vocabulary is None else map(list, vocabulary.columns)
+        files |= zip((f"{what}.json", "times.json"), columns, strict=False)
     with new_folder(folder) as scratch:
         write(scratch / TENSORS, tensors, {"format": "pt"})
-        _write_json(scratch / CONFIG, facts)
-        for what, vocabulary in zip(("entities", "relations"), names, strict=True):
-            of_files = () if vocabulary is None else vocabulary.columns
-            for file, column in zip((what, "times"), of_files, strict=False):
-                _write_json(scratch / f"{file}.json", list(column))
+        for file, value in files.items():
+            (scratch / file).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
         write_labels(scratch, *(names_of for names_of in names if names_of is not None))
         if triples is not None:
             triples.save(scratch / KNOWN)
-
-
-def _options_of(layer: Model) -> dict[str, Any]:
-    return {key: getattr(layer, key) for key in _OPTIONS[type(layer)]}
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def _checked_names(argument: str, names: Any, count: int) -> Vocabulary | None:
@@ -211,7 +207,12 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
     """Make the model of layers, of which the first is the outermost."""
     prefix, path = "model." * (len(layers) - 1), folder / TENSORS
-    state = _others(path, prefix)
+    with reading(path, "truncated or damaged"), safe_open(path, "pt") as file:
+        names = set(file.keys())
+        for name in (f"{prefix}entity", f"{prefix}relation"):
+            if name not in names:
+                raise ValueError(f"{path}: must hold {name}; it has {shown(sorted(names))}")
+        state = {name: file.get_tensor(name) for name in names - {f"{prefix}entity"}}
     entity: Any = tables.open(f"{path}:{prefix}entity")
     rows = [entity if as_table else entity.mapped(), state.pop(f"{prefix}relation")]
     model: Any = None
@@ -241,16 +242,6 @@ def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
     return built
 
 
-def _others(path: Path, prefix: str) -> dict[str, Tensor]:
-    """Read all tensors of a file but the entities."""
-    with reading(path, "truncated or damaged"), safe_open(path, "pt") as file:
-        names = set(file.keys())
-        for name in (f"{prefix}entity", f"{prefix}relation"):
-            if name not in names:
-                raise ValueError(f"{path}: must hold {name}; it has {shown(sorted(names))}")
-        return {name: file.get_tensor(name) for name in names - {f"{prefix}entity"}}
-
-
 def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
     path = folder / f"{what}.json"
     if not path.is_file():
@@ -268,7 +259,7 @@ def _names(folder: Path, what: str, model: Model) -> Vocabulary | None:
 def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
     """Return a dataset with the ids of the tables; triples are read by name."""
     maps: list[Any] = []
-    both: dict[str, Any] = dict(zip(("entities", "relations"), names, strict=True))
+    both: Any = dict(zip(("entities", "relations"), names, strict=True))
     for what, ours in both.items():
         if ours is None:
             raise ValueError(
@@ -280,8 +271,6 @@ def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
 
     def renumbered(split: str) -> Triples:
         heads, relations, tails = dataset.split(split).hrt.cpu().unbind(1)
-        ids = torch.stack([maps[0][heads], maps[1][relations], maps[0][tails]], 1)
-        return Triples(ids, **both)
+        return Triples(torch.stack([maps[0][heads], maps[1][relations], maps[0][tails]], 1), **both)
 
-    train, valid, test = map(renumbered, SPLITS)
-    return Dataset(dataset.name, train, valid, test, **both)
+    return Dataset(dataset.name, *map(renumbered, SPLITS), **both)
