@@ -7,7 +7,7 @@ import pytest
 
 from kgfast import safe_yaml
 from kgfast.training import Config
-from kgfast.training.config.files import override
+from kgfast.training.config.schema import override
 from support.paths import ROOT
 
 SCREEN = 600  # characters that fit a message

@@ -17,8 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kgfast.training import Config
-from kgfast.training.config import MAY_CHANGE
-from kgfast.training.config.files import packaged_configs
+from kgfast.training.config import MAY_CHANGE, packaged_configs
 
 INTRO = """# Configs
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kgfast.datasets import Dataset
 from kgfast.training import Config, RunFolder, Trainer
-from kgfast.training.config.files import find_config
+from kgfast.training.config import find_config
 
 CHECKPOINTS = 3  # number for each run, at equal distances
 NOMINAL_MINUTES = 5.0  # duration of the steps in MODELS on one core of an AMD EPYC, WN18RR

@@ -232,7 +232,7 @@ def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
     config instead. ``data`` is the folder of a graph, with its train file; it replaces the config's
     dataset. Raises ValueError or FileNotFoundError for anything missing, unknown or too much.
     """
-    from kgfast.training.config.files import find_config, packaged_configs
+    from kgfast.training.config import find_config, packaged_configs
 
     if (config is None) == (model is None):
         which = "neither" if config is None else "both"

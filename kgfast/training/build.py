@@ -7,19 +7,18 @@ functions use the classes that :func:`follow` imported.
 
 import os
 import sys
-from collections.abc import Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.losses import LOSSES, Loss, NegativesLoss
+from kgfast.losses import LOSSES, NegativesLoss
 from kgfast.models import MED, RSCF, Model, Reciprocal
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
-from kgfast.training.config import MODELS, Config, is_own
+from kgfast.training.config import MODELS, Config, LossConfig, is_own
 
 _FOLLOWED: dict[str, Any] = {}
 
@@ -34,56 +33,43 @@ def follow(config: Config, *, trust: bool) -> None:
         name is not a class of the right kind, or the options of a loss do not fit.
     """
     sections: list[tuple[str, str, type]] = [
-        ("model", config.model.name, Model),
-        ("loss", config.loss.name, NegativesLoss),
+        ("model.name", config.model.name, Model),
+        ("loss.name", config.loss.name, NegativesLoss),
     ]
-    for key, name, base in sections:
-        if is_own(name) and not trust:
-            raise ValueError(_refused(key, name))
-        if is_own(name):
-            _FOLLOWED[name] = _imported(key, name, base)
+    for key, path, base in sections:
+        if is_own(path) and not trust:
+            raise ValueError(
+                f"{key}: {path} is a user's own code, which only training runs by default; if you "
+                "trust the author, say so with --trust (in Python trust=True)"
+            )
+        if is_own(path):
+            _FOLLOWED[path] = _imported(key, path, base)
     try:
-        loss_of(config.loss.name)(**config.loss.hyperparameters())
+        loss_of(config.loss)
     except (TypeError, ValueError) as error:
         raise ValueError(f"loss.options: {config.loss.name}: {error}") from None
 
 
-def _class_of(key: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return a class of kgfast, or an imported one; raise a ValueError for any other."""
-    if is_own(name) and name not in _FOLLOWED:
-        raise ValueError(_refused(key, name))
-    return _FOLLOWED[name] if is_own(name) else known[name]
-
-
-def loss_of(name: str) -> type[Loss]:
-    """Return the class of a loss of a config."""
-    cls: type[Loss] = _class_of("loss", name, LOSSES)
-    return cls
-
-
-def _refused(key: str, name: str) -> str:
-    return (
-        f"{key}.name: {name} is a user's own code, which only training runs by default; if you "
-        "trust the author, say so with --trust (in Python trust=True)"
-    )
+def loss_of(section: LossConfig, **of_call: str | bool) -> Any:
+    """Make the loss of a config, with options of its calls, such as ``reduction``."""
+    cls = (LOSSES | _FOLLOWED)[section.name]
+    options = section.options if is_own(section.name) else section.arguments_of(cls)
+    return cls(**options, **of_call)
 
 
 def _imported(key: str, path: str, base: type) -> type[Any]:
     """Import a class; modules in the current folder are found, too."""
-    module_name, _, name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        cls = getattr(import_module(module_name), name)
+        cls = resolve_name(path)
     except (ModuleNotFoundError, AttributeError) as error:
-        is_path = f"{module_name}.".startswith(f"{error.name}.")
+        is_path = f"{path.partition(':')[0]}.".startswith(f"{error.name}.")
         if isinstance(error, ModuleNotFoundError) and not is_path:
             raise  # another module, which this module imports, is missing
-        raise ValueError(f"{key}.name: {path}: {error}; looked in {os.getcwd()}, too") from None
+        raise ValueError(f"{key}: {path}: {error}; looked in {os.getcwd()}, too") from None
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(
-            f"{key}.name: {path} must be a class that extends kgfast's {base.__name__}"
-        )
+        raise ValueError(f"{key}: {path} must be a class that extends kgfast's {base.__name__}")
     return cls
 
 
@@ -111,7 +97,7 @@ def build_model(
     if not is_own(section.name) and (num_times is None) == (section.name == "tntcomplex"):
         kind = "triples (h, r, t)" if num_times is None else "quads (h, r, t, time)"
         raise ValueError(f"model.name: {section.name} does not fit a dataset of {kind}")
-    cls = _class_of("model", section.name, MODELS)
+    cls = (MODELS | _FOLLOWED)[section.name]
     options = section.options if is_own(section.name) else section.arguments_of(cls)
     if room is not None:
         options = options | {"room": room}

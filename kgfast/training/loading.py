@@ -77,8 +77,7 @@ class LoadedRun:
         """
         if self.config is None:
             return None
-        section = self.config.loss
-        loss = loss_of(section.name)(**section.hyperparameters())
+        loss = loss_of(self.config.loss)
         if not isinstance(loss, EntitiesLoss) or loss.is_softmax:
             return None
         scale, shift = loss.labels(self.model.num_entities)

@@ -6,8 +6,7 @@ import pytest
 
 from kgfast.cli.common import choose
 from kgfast.training import Config, RunFolder
-from kgfast.training.config import MODELS
-from kgfast.training.config.files import find_config, packaged_configs
+from kgfast.training.config import MODELS, find_config, packaged_configs
 from support.commands import error_of, run
 from support.paths import ROOT
 

@@ -4,7 +4,7 @@ import pytest
 from typer.main import get_command
 
 from kgfast.cli import app
-from kgfast.training.config.files import packaged_configs
+from kgfast.training.config import packaged_configs
 from support.commands import error_of, run
 
 COMMANDS = sorted(get_command(app).commands)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.datasets import synthetic
 from kgfast.training import Batch, Config, Run, Trainer
-from kgfast.training.config.files import override
+from kgfast.training.config.schema import override
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
 BASE = {

@@ -6,7 +6,7 @@ import config_page
 import pytest
 
 from kgfast.training import Config
-from kgfast.training.config.files import packaged_configs
+from kgfast.training.config import packaged_configs
 from kgfast.training.config.schema import _keys
 from kgfast.training.config.sections import Section
 

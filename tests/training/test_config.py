@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.training import Config
-from kgfast.training.config.files import override
+from kgfast.training.config.schema import override
 
 BASE = {
     "dataset": {"name": "wn18rr"},

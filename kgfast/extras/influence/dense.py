@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from kgfast.extras.influence.examples import ExampleQueries
-from kgfast.losses import LOSSES, EntitiesLoss, with_gamma
+from kgfast.losses import EntitiesLoss, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
 from kgfast.ops.run import CrossEntropy
+from kgfast.training import loss_of
 from kgfast.training.config import LossConfig
 
 BLOCK = 2048  # examples with slopes that are made together
@@ -116,8 +117,7 @@ class _Side:
         # 1 if each entity has its own bias, with the slope as gradient; else 0.
         self.with_bias = float(self._bias is not None and len(self._bias) > 1)
         self._passes = run.passes_of(rows)
-        of_all = LOSSES[loss.name](**loss.hyperparameters())
-        assert isinstance(of_all, EntitiesLoss)
+        of_all: EntitiesLoss = loss_of(loss)
         # A positive has the sum as label, any other entity the rest.
         self.label, self._rest = of_all.labels(num_entities)
         self._logsumexp: Tensor | None = None  # None: binary cross entropy

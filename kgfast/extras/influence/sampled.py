@@ -65,9 +65,7 @@ class SampledInfluence:
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
         self._has_inverses, self._num_triples = model.has_inverses, len(graph.train)
         self._objective = Objective(self._config, graph.train.hrt.cpu(), model)
-        cls = loss_of(self._config.loss.name)
-        assert issubclass(cls, NegativesLoss)
-        self._loss = cls(reduction="none", **self._config.loss.hyperparameters())
+        self._loss: NegativesLoss = loss_of(self._config.loss, reduction="none")
         numbers = self._table.shape[1] * (self._config.data.neg_size + 2)  # an example's rows
         self._rows_at_once = max(1, _NUMBERS // numbers)
 

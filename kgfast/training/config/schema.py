@@ -1,18 +1,19 @@
-"""The config: all sections together, read, checked, compared and written."""
+"""The config: all sections together, read, checked, compared and written; its files."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from kgfast import safe_yaml
-from kgfast.graph import nearest_names
+from kgfast.graph import did_you_mean, nearest_names
 from kgfast.losses import LOSSES
-from kgfast.text import shown
+from kgfast.text import reading, shortened, shown
 from kgfast.training.config import sections
-from kgfast.training.config.files import find_config, override, put, read_yaml
 from kgfast.training.config.sections import MODELS, Count, CountOrZero, Section, is_own, losses_of
 
 # Keys that may change when a run is resumed.
@@ -24,53 +25,53 @@ MAY_CHANGE = frozenset(
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _MOST = 20  # messages at most
+_DEEPEST = 24  # sections in each other: no config has more than three
 
 _OWN = "your own"
-_OTHERS_THAN_CONVE = (*(name for name in MODELS if name != "conve"), _OWN)
-_WITH_RELATIONS = [name for name in _OTHERS_THAN_CONVE if name != "tntcomplex"]
 _DISTANCES = ("rotate", "transe")
 _PENALTIES = {
     "n3": ("distmult", "complex", "cp", "tntcomplex"),
     "dura": ("distmult", "complex", "cp", "tntcomplex", "rescal"),
 }
+
+
+def _models_but(*names: str) -> list[str]:
+    return [name for name in (*MODELS, _OWN) if name not in names]
+
+
 _Rule = tuple[str, str, Sequence[str | None]]
 
 
-def _takers(name: str, section: type[Section], classes: Mapping[str, type]) -> Iterator[_Rule]:
+def _takers(section: str, keys: Iterable[str], classes: Mapping[str, type]) -> Iterator[_Rule]:
     """Yield for each argument of some classes that it goes with the names of these."""
-    for key in section.model_fields:
-        takers = [name for name, cls in classes.items() if key in section.keys_of(cls)]
+    for key in keys:
+        takers = [name for name, cls in classes.items() if key in signature(cls).parameters]
         if takers:
-            yield f"{name}.{key}", f"{name}.name", takers
+            yield f"{section}.{key}", f"{section}.name", takers
 
 
-# A key with another value than its default goes with some values of another key.
+# Keys that, with another value than their default, go with some values of another key.
 _GOES_WITH: list[_Rule] = [
-    *_takers("model", sections.ModelConfig, MODELS),
+    *_takers("model", sections.ModelConfig.model_fields, MODELS),
+    *_takers("loss", sections.LossConfig.model_fields, LOSSES),
     ("model.init_std", "model.init_range", (None,)),
-    ("model.reciprocal", "model.name", _OTHERS_THAN_CONVE),
+    ("model.reciprocal", "model.name", _models_but("conve")),
     ("model.use_rscf", "model.name", _DISTANCES),
-    ("model.use_rscf", "train.mode", ("negative",)),
+    ("model.use_rscf med train.table_folder", "train.mode", ("negative",)),
     ("model.options", "model.name", (_OWN,)),
-    ("med", "model.name", tuple(name for name in _WITH_RELATIONS if name != "rescal")),
-    ("med", "train.mode", ("negative",)),
-    *((f"loss.{key}", "med", (None,)) for key in ("name", "alpha", "margin")),
-    ("data.subsampling", "med", (None,)),
-    *(
-        (f"data.{key}", "train.mode", ("negative",))
-        for key in ("neg_size", "negatives", "filter_negatives", "subsampling")
-    ),
+    ("med", "model.name", _models_but("conve", "tntcomplex", "rescal")),
+    ("loss.name loss.alpha loss.margin data.subsampling", "med", (None,)),
+    ("data.neg_size data.negatives data.filter_negatives", "train.mode", ("negative",)),
+    ("data.subsampling", "train.mode", ("negative",)),
     ("data.target_weights", "loss.name", ("cross_entropy",)),
-    *_takers("loss", sections.LossConfig, LOSSES),
-    ("loss.precision", "model.name", [*(name for name in MODELS if name not in _DISTANCES), _OWN]),
-    ("loss.relation_weight", "model.name", _WITH_RELATIONS),
-    ("regularizer.time_weight", "model.name", ("tntcomplex",)),
+    ("loss.precision", "model.name", _models_but(*_DISTANCES)),
+    ("loss.relation_weight", "model.name", _models_but("conve", "tntcomplex")),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("loss.options", "loss.name", (_OWN,)),
+    ("regularizer.time_weight", "model.name", ("tntcomplex",)),
     ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),
     ("sched.milestones", "sched.name", ("step",)),
     ("train.table_folder", "model.name", tuple(MODELS)),
-    ("train.table_folder", "train.mode", ("negative",)),
     ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
 ]
 
@@ -137,7 +138,11 @@ class Config(Section):
             unknown key, the nearest one.
         """
         path = find_config(path)
-        values = read_yaml(path)
+        with reading(path, "not a config"), path.open("rb") as file:
+            text = file.read(safe_yaml.MOST_BYTES + 1).decode("utf-8-sig")
+            values = safe_yaml.parse(text, path)
+            if not isinstance(values, dict):
+                raise ValueError(f"{path}: expected sections such as 'model:'; got {shown(values)}")
         override(values, overrides or ())
         return cls.from_dict(values, f"{path}{' and --set' if overrides else ''}: ")
 
@@ -188,16 +193,86 @@ class Config(Section):
         Path(path).write_text(safe_yaml.dump(self.to_dict()))
 
 
+def find_config(name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, else of a packaged config such as ``wn18rr/rotate_fast``.
+
+    The name may begin with ``configs/`` and end with ``.yaml``. The FileNotFoundError for an
+    unknown name has the nearest names.
+
+    >>> find_config("wn18rr/rotate_fast").name
+    'rotate_fast.yaml'
+    """
+    path, packaged = Path(name), packaged_configs()
+    if len(path.name) < 256 and path.is_file():
+        return path
+    plain_name = path.as_posix().removeprefix("configs/").removesuffix(".yaml")
+    if plain_name in packaged:
+        return packaged[plain_name]
+    folders = {key.partition("/")[0]: key for key in packaged}
+    hint = did_you_mean(plain_name, packaged) or f"; the package has {', '.join(folders.values())}"
+    raise FileNotFoundError(
+        f"{shortened(str(name), 200)}: no such config file, nor one of the package{hint}"
+    )
+
+
+def packaged_configs() -> dict[str, Path]:
+    """Return the files of the packaged configs by name, sorted.
+
+    >>> "default/rotate" in packaged_configs()
+    True
+    """
+    root = Path(str(resources.files("kgfast.configs")))
+    files = sorted(root.glob("*/*.yaml"))
+    return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
+
+
+def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Put every ``a.b=c`` into the values of a file, ``c`` read as YAML.
+
+    An override of ``train.epochs`` or ``train.steps`` unsets the other one of the file.
+
+    >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
+    >>> override(values, ["train.steps=300"])
+    >>> values
+    {'train': {'epochs': None, 'mode': '1vsall', 'steps': 300}}
+    """
+    other_length = dict([_LENGTH, _LENGTH[::-1]])
+    keys = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        source = f"--set {shortened(text, 80)}"
+        if not equals or not all(key.split(".")) or key.count(".") > _DEEPEST:
+            raise ValueError(f"{source}: expected key=value, such as optim.lr=1e-3")
+        parsed = safe_yaml.parse(value, source, numbered=False)
+        put(values, key, parsed)
+        keys.append(key)
+        other = other_length.get(key)
+        if other and other not in keys and parsed is not None:
+            put(values, other, None)
+
+
+def put(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set the value of a dotted key in nested values."""
+    is_range = dotted.startswith("search.ranges.")  # of a key with dots
+    *sections, last = dotted.split(".", 2 if is_range else -1)
+    for section in sections:
+        inside = values.get(section)
+        if not isinstance(inside, dict):
+            inside = values[section] = {}
+        values = inside
+    values[last] = value
+
+
 def _mismatches(config: Config) -> Iterator[str]:
     """Yield a line for each key that does not go with the value of another key."""
     values, changed = config.flat(), _flat(config.model_dump(exclude_defaults=True))
-    for key, other, allowed in _GOES_WITH:
+    for keys, other, allowed in _GOES_WITH:
         value = values.get(other, "set")
         value = _OWN if is_own(str(value)) else value
-        is_set = any(f"{name}.".startswith(f"{key}.") for name in changed)
-        if is_set and value not in allowed:
-            names = ", ".join(str(name or "null") for name in allowed)
-            yield f"{key}: goes with {other} {names}; {other} is {value}"
+        names = ", ".join(str(name or "null") for name in allowed)
+        for key in keys.split() if value not in allowed else ():
+            if any(f"{name}.".startswith(f"{key}.") for name in changed):
+                yield f"{key}: goes with {other} {names}; {other} is {value}"
 
 
 def _contradictions(config: Config) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from kgfast.eval.metrics import metric_named
-from kgfast.losses import LOSSES, EntitiesLoss
+from kgfast.losses import LOSSES
 from kgfast.models import CP, RESCAL, ComplEx, ConvE, DistMult, Model, RotatE, TransE
 from kgfast.models.tntcomplex import TNTComplEx
 
@@ -22,7 +22,7 @@ MODELS: dict[str, type[Model]] = {
     cls.__name__.lower(): cls
     for cls in (RotatE, TransE, DistMult, ComplEx, ConvE, CP, RESCAL, TNTComplEx)
 }
-_LOSSES = tuple(name for name, loss in LOSSES.items() if loss.over != "crops")
+_LOSSES: dict[str, Any] = {name: loss for name, loss in LOSSES.items() if loss.over != "crops"}
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -33,13 +33,9 @@ def is_own(name: str) -> bool:
 
 def losses_of(mode: str) -> tuple[str, ...]:
     """Return the names of the losses that a mode trains with."""
-
-    def fits(loss: Any) -> bool:
-        if not issubclass(loss, EntitiesLoss):
-            return mode == "negative"
-        return mode == "1vsall" or (mode == "kvsall" and loss.takes_several)
-
-    return tuple(name for name in _LOSSES if fits(LOSSES[name]))
+    over = "negatives" if mode == "negative" else "entities"
+    of_mode = (name for name, loss in _LOSSES.items() if loss.over == over)
+    return tuple(name for name in of_mode if mode != "kvsall" or _LOSSES[name].takes_several)
 
 
 def _one_of(names: Iterable[str]) -> AfterValidator:
@@ -64,18 +60,13 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    @classmethod
-    def keys_of(cls, make: Callable[..., Any]) -> list[str]:
-        """Return the keys that are arguments of a class or function."""
-        return [key for key in cls.model_fields if key in signature(make).parameters]
-
     def arguments_of(self, make: Callable[..., Any]) -> dict[str, Any]:
         """Return the values of the keys that are arguments of a class or function.
 
         A key that is null is left out, for the default of the class or function.
         """
-        values = {key: getattr(self, key) for key in self.keys_of(make)}
-        return {key: value for key, value in values.items() if value is not None}
+        names = signature(make).parameters
+        return {key: value for key, value in self if key in names and value is not None}
 
 
 class DatasetConfig(Section):
@@ -257,12 +248,6 @@ class LossConfig(Section):
     the cross entropy of the relation of a triple, given its head and tail. 0: off."""
     options: dict[str, JsonValue] = {}
     """For a loss of your own: its hyperparameters."""
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters of the formula of the loss."""
-        if is_own(self.name):
-            return dict(self.options)
-        return self.arguments_of(LOSSES[self.name])
 
 
 class RegularizerConfig(Section):

@@ -62,9 +62,9 @@ def gradient(model, drawn, row, loss):
     triple = [anchor, relation, target] if queries.side == "tail" else [target, relation, anchor]
     table = model.entity.detach().clone().requires_grad_()
     mask = None if drawn.mask is None else drawn.mask[row, None]
-    options = {"side": queries.side, "mask": mask, "reduction": "none"} | loss.hyperparameters()
-    split = _Split(model, model.with_entity(table))
     of = getattr(losses, loss.name)
+    options = {"side": queries.side, "mask": mask, "reduction": "none"} | loss.arguments_of(of)
+    split = _Split(model, model.with_entity(table))
     rows = of(split, torch.stack(triple)[None], drawn.negatives[row, None], **options)
     return flat(rows.sum() * drawn.factor[row], [table])
 
