@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from kgfast.training.loading import model_of as model_of
     from kgfast.training.logs import Callback as Callback
     from kgfast.training.logs import read_rows as read_rows
-    from kgfast.training.loop import Run as Run
     from kgfast.training.objective import Objective as Objective
     from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
     from kgfast.training.row_optimizer import RowAdam as RowAdam
     from kgfast.training.run_folder import RunFolder as RunFolder
     from kgfast.training.saved import is_saved as is_saved
     from kgfast.training.saved import save as save
-    from kgfast.training.trainer import Result as Result
+    from kgfast.training.state import Result as Result
     from kgfast.training.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -34,11 +33,11 @@ _HOMES = {
     "data": ("Batch", "Negatives"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("Callback", "read_rows"),
-    "loop": ("Run",),
     "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
     "saved": ("is_saved", "save"),
-    "trainer": ("Result", "Trainer"),
+    "state": ("Result",),
+    "trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [*_HOME_OF, "checkpoint"]

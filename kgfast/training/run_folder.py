@@ -22,10 +22,10 @@ from kgfast.datasets.identity import fingerprint, names_digest
 from kgfast.graph import TimedRelations, Triples, Vocabulary
 from kgfast.locks import locked
 from kgfast.models.tables import Room
-from kgfast.text import reading, shown
+from kgfast.text import reading
 from kgfast.training.checkpoint import Stored, load, save
 from kgfast.training.config import Config
-from kgfast.training.logs import is_number
+from kgfast.training.state import Result, checked
 
 _NAMES = ("entities", "relations", "times")
 
@@ -41,9 +41,8 @@ class RunFolder:
         Allocates the float32 tensors of states that are read, for tables larger than memory.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.room: Room | None = None
+    def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
+        self.path, self.room = Path(path), room
         self.last = self.path / "last.safetensors"
         self.best = self.path / "best.safetensors"
         self.config = self.path / "config.yaml"
@@ -129,11 +128,8 @@ class RunFolder:
         if not self.result.is_file():
             raise FileNotFoundError(f"{self.result}: the run has not ended")
         with reading(self.result, "not the result of a run"):
-            result: dict[str, Any] = dict(json.loads(self.result.read_text(encoding="utf-8")))
-            numbers = [result.get(name) for name in ("steps", "best_step", "seconds_training")]
-            for value in (*numbers, dict(result.get("test") or {}).get("mrr")):
-                if not is_number(value):
-                    raise ValueError(f"must hold finite numbers; got {shown(value)}")
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            checked(Result, result)
             return result
 
 

@@ -1,93 +1,56 @@
-"""The trainer: training, evaluation and test of a config."""
+"""The trainer: a loop of steps, and between them the logs, evaluations and checkpoints due."""
 
 import json
+import math
 import os
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
-from typing import Any
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
+from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import names_digest
+from kgfast.datasets.labelled import write_labels
 from kgfast.environment import provenance
 from kgfast.eval import Ranks
-from kgfast.eval.metrics import table_of
+from kgfast.eval.metrics import HITS, metric_named
+from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import OutOfRangeError, Values, without_values
+from kgfast.kernels.cpu import threads
+from kgfast.kernels.spares import constant
+from kgfast.models import Model
+from kgfast.ops import backend_for
+from kgfast.ops.dispatch import get_backend
 from kgfast.processes.assignment import ALONE, Assignment
+from kgfast.progress import RunBar
+from kgfast.rng import Stream, mix
 from kgfast.storage import digest
-from kgfast.text import shown
+from kgfast.text import reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, room_of
-from kgfast.training.config import Config
-from kgfast.training.logs import Callback
-from kgfast.training.loop import Run
+from kgfast.training.capture import StepGraphs, obstacle_of
+from kgfast.training.checkpoint import Stored, check_tensors, of_part, save
+from kgfast.training.config import Config, is_own
+from kgfast.training.data import Batch, BatchesAhead
+from kgfast.training.logs import Callback, Row, line_of, opened_log
+from kgfast.training.objective import Objective
+from kgfast.training.optimizer import Optimizer
 from kgfast.training.run_folder import RunFolder, check_same_graph
+from kgfast.training.state import Result, State, checked, described, first_bad_row
 from kgfast.training.trackers import TRACKERS
 from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """Result of a run.
-
-    Attributes
-    ----------
-    steps, planned_steps, best_step : int
-        Steps made, steps planned, and the step with the best metric on valid (0: no evaluation).
-    valid, test : dict
-        Filtered metrics of the best state, or without a run folder of the last state. Empty for an
-        empty split. For croppable embeddings, metrics of the widest sub-model.
-    valid_of_submodels, test_of_submodels : dict
-        Metrics of each sub-model, by its width as a string; empty for other models.
-    seconds_training, seconds_evaluating : float
-        Wall-clock seconds, summed over all invocations of a resumed run.
-    stopped_early : bool
-    tested_step : int
-        The step of the tested model.
-    seconds_cpu : float
-        CPU seconds of the training steps, of all threads of process 0; other programs on the
-        machine change them less than ``seconds_training``.
-    """
-
-    steps: int
-    planned_steps: int
-    best_step: int
-    valid: dict[str, float]
-    test: dict[str, float]
-    valid_of_submodels: dict[str, dict[str, float]]
-    test_of_submodels: dict[str, dict[str, float]]
-    seconds_training: float
-    seconds_evaluating: float
-    stopped_early: bool
-    tested_step: int
-    seconds_cpu: float
-
-    def __repr__(self) -> str:
-        steps = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
-        if self.steps < self.planned_steps:
-            steps += f" of {self.planned_steps:,} (stopped early)"
-        best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
-        head = (
-            f"{steps} in {self.seconds_training:,.1f} s, {best}; "
-            f"evaluations took {self.seconds_evaluating:,.1f} s"
-        )
-        both = {"valid": self.valid, "test": self.test}
-        rows = {name: metrics for name, metrics in both.items() if metrics}
-        if self.test:
-            is_best = self.tested_step == self.best_step
-            which = "best checkpoint on valid" if is_best else "last checkpoint"
-            head += f"\ntest triples, filtered, by the {which}"
-            head += f" (step {self.tested_step:,})"
-        if self.test_of_submodels:
-            rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
-        return f"{head}\n{table_of(rows)}" if rows else head
+Metrics = dict[str, float]
 
 
 class Trainer:
@@ -115,6 +78,12 @@ class Trainer:
     assignment : Assignment
         Division of the work among the processes of ``torchrun``, each of which makes the same
         trainer and the same calls.
+    state : State
+        Numbers of the run, from :meth:`begin` on.
+    steps : int
+        Number of steps of the whole run.
+    resumed : bool
+        True if the run was resumed from a checkpoint.
 
     Raises
     ------
@@ -154,16 +123,14 @@ class Trainer:
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
         self.device, self.assignment = _placed(config)
-        assignment, room = self.assignment, room_of(config)
-        self.folder = None if run_dir is None else RunFolder(run_dir)
-        if self.folder is not None:
-            self.folder.room = room
+        assignment, self._room = self.assignment, room_of(config)
+        self.folder = None if run_dir is None else RunFolder(run_dir, self._room)
         with assignment.telling():
             for name in dict.fromkeys(config.train.track if assignment.leads else ()):
                 if self.folder is None:
                     raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
                 self.callbacks.append(TRACKERS[name](self.folder, config))
-            if room is not None and self.device.type != "cpu":
+            if self._room is not None and self.device.type != "cpu":
                 raise ValueError(
                     f"train.table_folder: files are mapped into the memory of the CPU; device is "
                     f"{self.device}"
@@ -174,7 +141,7 @@ class Trainer:
                 assignment.check_same(self._facts())
             data = self.dataset
             sizes = data.num_entities, data.num_relations, data.relations.num_times
-            self.model = build_model(config, *sizes, room).to(self.device)
+            self.model = build_model(config, *sizes, self._room).to(self.device)
 
     def _data(self) -> Dataset:
         """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
@@ -221,43 +188,31 @@ class Trainer:
         Exception
             Any exception of a callback, after the checkpoint that is due at that step.
         """
-        with self.opened(resume) as run:
-            result = self._result_of_before(run)
+        with self.opened(resume):
+            result = self._result_of_before()
             if result is None:
-                run.train(self.callbacks)
-                result = self._finish(run)
+                self.train(self.callbacks)
+                result = self._finish()
             for callback in self.callbacks if self.assignment.leads else ():
                 callback.on_end(result)
             return result
 
     @contextmanager
-    def opened(self, resume: bool = False) -> Iterator[Run]:
-        """Open the run for a caller that makes the steps; errors are those of :meth:`fit`.
+    def opened(self, resume: bool = False) -> Iterator[None]:
+        """Begin the run for a caller that makes the steps; errors are those of :meth:`fit`.
 
         While the run is open, the folder is locked and torch has the config's number of threads.
         """
-        folder = self.folder
-        locks = folder is not None and self.assignment.leads
-        lock = folder.locked() if folder is not None and locks else nullcontext()
-        with self.assignment.telling(), lock, _threads(self.config.threads):
-            if resume and folder is not None and folder.holds_a_run():
-                graph = folder.load_graph()
-                check_same_graph(graph, self.dataset)
-                self.dataset = replace(graph, name=self.dataset.name)
-            elif self.config.train.early_stopping is not None and not len(self.dataset.valid):
-                raise ValueError(
-                    "train.early_stopping: needs evaluations, but dataset "
-                    f"{shown(self.dataset.name)} has no valid triples"
-                )
-            yield Run(
-                self.config,
-                self.dataset,
-                self.model,
-                self.assignment,
-                folder=folder,
-                resume=resume,
-                progress=self.progress,
-            )
+        locks = self.folder is not None and self.assignment.leads
+        lock = self.folder.locked() if self.folder is not None and locks else nullcontext()
+        before = torch.get_num_threads()
+        with self.assignment.telling(), lock:
+            torch.set_num_threads(self.config.threads or before)
+            try:
+                self.begin(resume)
+                yield
+            finally:
+                torch.set_num_threads(before)
 
     def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
         """Rank a split by the present model, filtered by the triples of all splits.
@@ -273,37 +228,362 @@ class Trainer:
         """
         return self.assignment.ranks(self.model, self.dataset, split, self.config.data.test_bs)
 
-    def _result_of_before(self, run: Run) -> Result | None:
+    def _result_of_before(self) -> Result | None:
         """Load the best model and the result of a finished run; return None if there is none."""
-        if self.folder is None or not run.is_over():
+        if self.folder is None or not self.is_over():
             return None
         try:
-            result = TypeAdapter(Result).validate_python(self.folder.read_result())
+            result = checked(Result, self.folder.read_result())
         except (FileNotFoundError, ValueError):
             return None
-        if result.steps != run.state.step:  # the run was resumed, and then killed
+        if result.steps != self.state.step:  # the run was resumed, and then killed
             return None
-        run.load_best()
-        if self.progress and self.assignment.leads:
-            print(f"{self.folder.path} was finished already, and stays unchanged", file=sys.stderr)
+        self.load_best()
+        self._bar.say(f"{self.folder.path} was finished already, and stays unchanged")
         return result
 
-    def _finish(self, run: Run) -> Result:
-        tested_step = run.load_best()
-        test, test_of_submodels = run.evaluated("test")
-        state = run.state.model_dump()
+    def _finish(self) -> Result:
+        tested_step = self.load_best()
+        test, test_of_submodels = self.evaluated("test")
+        state = {key: x for key, x in vars(self.state).items() if key in Result.__annotations__}
         result = Result(
-            steps=state["step"],
-            planned_steps=run.steps,
+            steps=self.state.step,
+            planned_steps=self.steps,
             test=test,
             test_of_submodels=test_of_submodels,
             tested_step=tested_step,
-            **{field.name: state[field.name] for field in fields(Result) if field.name in state},
+            **state,
         )
         if self.folder is not None and self.assignment.leads:
             text = json.dumps(vars(result) | provenance(self.device), indent=2) + "\n"
             write_whole(self.folder.result, lambda fresh: fresh.write_text(text), lasting=True)
         return result
+
+    def begin(self, resume: bool = False) -> None:
+        """Begin the run without a lock of its folder, before the first :meth:`make_step`."""
+        config, folder, model, assignment = self.config, self.folder, self.model, self.assignment
+        if resume and folder is not None and folder.holds_a_run():
+            graph = folder.load_graph()
+            check_same_graph(graph, self.dataset)
+            self.dataset = replace(graph, name=self.dataset.name)
+        elif config.train.early_stopping is not None and not len(self.dataset.valid):
+            raise ValueError(
+                "train.early_stopping: needs evaluations, but dataset "
+                f"{shown(self.dataset.name)} has no valid triples"
+            )
+        dataset = self.dataset
+        self._rows = names_digest(dataset)
+        for what in ("num_entities", "num_relations"):
+            rows, names = getattr(model, what), getattr(dataset, what)
+            if rows != names:
+                raise ValueError(f"{what} of the model is {rows:,}, of the dataset {names:,}")
+        hrt = as_triples_tensor(
+            dataset.train,
+            num_entities=dataset.num_entities,
+            num_relations=dataset.num_relations,
+            num_times=model.num_times,
+        ).cpu()
+        self._objective = Objective(config, hrt, model)
+        self._per_epoch = self._objective.batches.per_epoch
+        self.steps = config.train.steps or (config.train.epochs or 0) * self._per_epoch
+        self._optimizer = Optimizer(
+            model,
+            config.optim,
+            lazy=self._objective.lazy,
+            assignment=assignment,
+            room=self._room,
+        )
+        device, modules = model.entity.device, list(model.modules())
+        self._of_device = [device] * (device.type == "cuda")
+        runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
+        self._draws = runs_own_code or any(
+            isinstance(module, nn.Dropout | nn.Dropout2d) for module in modules
+        )
+        self._is_deferred = get_backend(backend_for(device)).defers_checks
+        # A user's own code may make ids that are not checked.
+        self._values = Values.FORCED if runs_own_code else Values.TRUSTED
+        self._leaves_cores_to_kernels = (
+            backend_for(device) == "cpu"
+            and self._optimizer.runs_on_kernels
+            and not is_own(config.model.name)
+            and not any(getattr(module, "has_large_operators", False) for module in modules)
+        )
+        self.resumed = resume and folder is not None and folder.last.exists()
+        self.state = State()
+        self._log_file: TextIO | None = None
+        if folder is not None and self.resumed:
+            self.take(folder.load_last(), folder.last)
+            if self.steps < self.state.step:
+                raise ValueError(
+                    f"train.{'epochs' if config.train.epochs else 'steps'}: {self.steps:,} steps, "
+                    f"but the run has made {self.state.step:,} already"
+                )
+        self._bar = RunBar(self.steps, self.state.step, enabled=self.progress and assignment.leads)
+        self._graphs: StepGraphs | None = None
+        obstacle = obstacle_of(config, device, assignment, defers_checks=self._is_deferred)
+        if obstacle is None:
+            changes = [*model.parameters()]
+            self._graphs = StepGraphs(device, changes, self._run_without_graphs)
+        elif obstacle:
+            self._run_without_graphs(obstacle)
+        by_kind = self._graphs is not None
+        self._ahead = BatchesAhead(self._objective.batch, device, by_kind=by_kind)
+        is_ahead = self._is_deferred or device.type != "cpu"
+        self._batch = self._ahead.take if is_ahead else self._objective.batch
+        # Sum of losses on the device, and the step after which it was last read.
+        self._loss_sum = torch.tensor(self.state.loss_sum, dtype=torch.float64, device=device)
+        self._read_at = self.state.step
+        assignment.check_same({"the step that is resumed": self.state.step})
+        if folder is None:
+            return
+        if not self.resumed and folder.holds_a_run():
+            raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
+        if assignment.leads:
+            if not self.resumed:
+                folder.write_graph(dataset)
+                if config.dataset.labels:
+                    write_labels(folder.path, dataset.entities)
+            if not self.is_over():
+                write_whole(folder.config, config.to_yaml, lasting=True)
+
+    def train(self, callbacks: Sequence[Callback] = ()) -> None:
+        """Make the steps that are left; process 0 calls the callbacks, after the state is saved."""
+        state, train, folder = self.state, self.config.train, self.folder
+        leads = self.assignment.leads
+        self.model.train()
+        if not self.is_over():
+            self._bar.say(self._heading())
+        log = opened_log(folder.path, state.step) if folder is not None and leads else nullcontext()
+        with closing(self), log as self._log_file:
+            while not self.is_over():
+                self.make_step()
+                rows, keeps = [], _is_due(state.step, train.keep_every)
+                evaluates = self.is_over() or _is_due(state.step, train.eval_every)
+                saves = _is_due(state.step, train.save_every) if train.save_every else evaluates
+                if self.is_over() or keeps or _is_due(state.step, train.log_every):
+                    rows.append(self._log_loss())
+                    self._bar.update(state.step, rows[0]["loss"])
+                if evaluates and len(self.dataset.valid):
+                    rows += self._validate()
+                if keeps and folder is not None:
+                    self._save(folder.path / f"model_{state.step}.safetensors", of_model=True)
+                if self.is_over() or (saves and folder is not None):
+                    self._save(None if folder is None else folder.last)
+                for callback in callbacks if leads else ():
+                    for row in rows:
+                        (callback.on_evaluation if "split" in row else callback.on_step)(row)
+        self._log_file = None
+
+    def make_step(self) -> None:
+        """Make the next step and time it."""
+        start, cpu, state = time.perf_counter(), time.process_time(), self.state
+        cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
+        checks = without_values(self._values) if self._is_deferred else nullcontext()
+        with cores, checks, self._optimizer.spares.in_use(), self._divergence("the loss"):
+            batch = self._batch(state.step)
+            sched, lr = self.config.sched, self.config.optim.lr
+            self._optimizer.set_rate(sched.rate(lr, state.step, self.steps))
+            # The generators of torch; a graph takes the seed of its replay.
+            with torch.random.fork_rng(self._of_device, enabled=self._draws):
+                if self._draws:
+                    torch.manual_seed(mix(self.config.seed, state.step, Stream.DROPOUT))
+                if self._graphs is None:
+                    self._step(batch)
+                else:
+                    self._graphs.run(batch.kind, partial(self._step, batch))
+        state.loss_count += 1
+        state.step += 1
+        state.seconds_training += time.perf_counter() - start
+        state.seconds_cpu += time.process_time() - cpu
+
+    def _step(self, batch: Batch) -> None:
+        """Make one step of the optimizer, and add the loss to the sum; a graph may replay this."""
+        optimizer, device = self._optimizer, self._loss_sum.device
+        losses = self._objective(self.model, batch)
+        total: Tensor | None = None
+        is_mixed = self.config.train.amp is not None
+        autocast = torch.autocast(device.type, torch.bfloat16) if is_mixed else nullcontext()
+        while True:
+            with autocast, self.assignment.sharing(device):
+                loss = next(losses, None)
+            if loss is None:
+                break
+            value = loss.detach()
+            total = value if total is None else total + value
+            if not (self._is_deferred or math.isfinite(total)):
+                raise self._diverged(self.state.step, f"the loss is {float(total)}")
+            loss.backward(constant(1.0, (), value.dtype, device))
+            optimizer.collect()
+        optimizer.step()
+        assert total is not None
+        self._loss_sum.add_(total)
+
+    def _run_without_graphs(self, reason: str) -> None:
+        """Say why no graph replays steps, which is an error if the config wants graphs."""
+        if self.config.train.capture == "always":
+            raise ValueError(f"train.capture: always, but {reason}")
+        self._optimizer.drop()  # gradients of a step that could not be captured
+        self._bar.say(f"steps are not captured in a graph: {reason}")
+
+    def read_losses(self) -> None:
+        """Wait for the losses that are still on the device; raise unless all are finite."""
+        start, first = time.perf_counter(), self._read_at
+        self.state.loss_sum, self._read_at = float(self._loss_sum), self.state.step
+        if not math.isfinite(self.state.loss_sum):
+            raise self._diverged(first, f"the loss is {self.state.loss_sum}")
+        self.state.seconds_training += time.perf_counter() - start
+
+    def close(self) -> None:
+        """End the thread that makes batches, and free graphs; later steps begin anew."""
+        self._ahead.close()
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    def is_over(self) -> bool:
+        """Return whether the run has made all steps or stopped early."""
+        return self.state.step >= self.steps or self.state.stopped_early
+
+    # Logs and messages.
+
+    def _log_loss(self) -> Row:
+        """Write a row with the mean loss since the last row; return the row."""
+        self.read_losses()
+        state = self.state
+        loss, state.loss_sum, state.loss_count = state.loss_sum / state.loss_count, 0.0, 0
+        self._loss_sum.zero_()
+        return self._log({"loss": loss, "lr": self._optimizer.lr, **self.model.logged_values()})
+
+    def _log(self, row: Row) -> Row:
+        """Write a row; return it."""
+        state = self.state
+        where = {
+            "step": state.step,
+            "epoch": round(state.step / self._per_epoch, 4),
+            "time": round(state.seconds_training + state.seconds_evaluating, 3),
+        }
+        if self._log_file is not None:
+            self._log_file.write(line_of(where | row))
+        return where | row
+
+    def _heading(self) -> str:
+        """Say in a line what is trained, where, and from which step on."""
+        data, model = self.dataset, self.model
+        names = " of ".join(type(m).__name__ for m in model.modules() if isinstance(m, Model))
+        words = [
+            f"{names}, dim {model.dim}; {data.sizes()}, {len(data.train):,} triples; "
+            f"{self.steps:,} steps; {model.entity.device}"
+        ]
+        words += [] if self.folder is None else [f"{self.folder.path}"]
+        words += [f"resumed after step {self.state.step:,}"] if self.resumed else []
+        return "; ".join(words)
+
+    @contextmanager
+    def _divergence(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            is_value = isinstance(error, ValueError) and first_bad_row(self.model) is not None
+            if not (is_value or self.assignment.diverges(error)):
+                raise
+            why = f" ({error})" if isinstance(error, OutOfRangeError) else ""
+            raise self._diverged(self.state.step, f"{what} cannot be computed{why}") from error
+
+    def _diverged(self, step: int, what: str) -> FloatingPointError:
+        """Make the error of the newest step, or of an earlier one from ``step`` on."""
+        last = self.state.step - 1
+        where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
+        message = f"{what} {where}: {described(self.model, self.dataset)}"
+        if self.folder is not None and self.folder.last.exists():
+            message += f"; the last good state is {self.folder.last}"
+        return FloatingPointError(message)
+
+    # Evaluations.
+
+    def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
+        """Return the metrics of a split and of each sub-model; both are empty without triples."""
+        if not len(self.dataset.split(split)):
+            return {}, {}
+        self.read_losses()
+        self._optimizer.spares.clear()  # frees memory for the evaluation
+        start = time.perf_counter()
+        with self._divergence(f"ranks of {split}"):
+            ranks = self.evaluate(split)
+        self.state.seconds_evaluating += time.perf_counter() - start
+        of_metric = re.findall(r"hits@(\d+)", self.config.train.save_best_metric)
+        hits = sorted({*HITS, *map(int, of_metric)})
+        if isinstance(ranks, Ranks):
+            return ranks.metrics(hits=hits), {}
+        submodels = {str(dim): of_dim.metrics(hits=hits) for dim, of_dim in ranks.items()}
+        return submodels[str(max(ranks))], submodels
+
+    def _validate(self) -> list[Row]:
+        """Evaluate on valid, log the metrics, save the best model; return the rows of the log."""
+        metrics, submodels = self.evaluated("valid")
+        state, train = self.state, self.config.train
+        best, is_lower = state.best, metric_named(train.save_best_metric).lower_is_better
+        rows: list[Row] = [{"dim": int(dim), **row} for dim, row in submodels.items()]
+        rows = [self._log({"split": "valid", **row}) for row in rows or [metrics]]
+        self._bar.evaluated(state.step, metrics, submodels)
+        value = metrics[train.save_best_metric]
+        state.in_vain += 1
+        if best is None or (value < best if is_lower else value > best):
+            state.best, state.best_step, state.in_vain = value, state.step, 0
+            state.valid, state.valid_of_submodels = metrics, submodels
+            if self.folder is not None:
+                self._save(self.folder.best, of_model=True)
+        stop = train.early_stopping
+        state.stopped_early = stop is not None and state.in_vain >= stop.patience
+        return rows
+
+    # Checkpoints.
+
+    def _save(self, path: Path | None, *, of_model: bool = False) -> None:
+        """Write a checkpoint, if there is a folder, unless a table is not finite.
+
+        ``of_model`` leaves the optimizer out.
+        """
+        self.read_losses()
+        if first_bad_row(self.model) is not None:
+            raise self._diverged(self.state.step, "the loss will not be finite")
+        if path is not None and self.assignment.leads:
+            tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+            if not of_model:
+                states = self._optimizer.tensors()
+                tensors |= {f"optim.{name}": tensor for name, tensor in states.items()}
+            numbers = {"step": self.state.step, "state": self.state.model_dump()}
+            save(path, tensors, {"config": self.config.to_dict(), "graph": self._rows, **numbers})
+
+    def take(self, stored: Stored, path: Path) -> None:
+        """Take the state of a checkpoint; a ValueError says what does not fit, nothing changes."""
+        tensors, meta = stored
+        with reading(path, "not a state of this run"):
+            before = Config.from_dict(meta["config"])
+        changed = before.training_differences(self.config)
+        if changed:
+            raise ValueError(
+                "the run was started with another config: "
+                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+            )
+        with reading(path, "not a state of this run"):
+            if meta.get("graph") != self._rows:
+                raise ValueError("the rows belong to other names than those of the run")
+            state = checked(State, meta.get("state"))
+            if type(meta.get("step")) is not int or meta["step"] != state.step:
+                raise ValueError(f"step is {shown(meta.get('step'))}, of the state {state.step}")
+            of_model = of_part("model", tensors)
+            check_tensors("model", of_model, self.model.state_dict())
+            self._optimizer.load(of_part("optim", tensors))
+        self.model.load_state_dict(of_model)
+        self.state = state
+
+    def load_best(self) -> int:
+        """Give the model the best state of the folder, if there is one; return the step."""
+        if self.folder is None or not self.state.best_step:
+            return self.state.step
+        self.assignment.together(lambda: None)  # process 0 may still be writing
+        tensors, meta = self.folder.load_best()
+        self.model.load_state_dict(of_part("model", tensors))
+        return int(meta["step"])
 
 
 def _placed(config: Config) -> tuple[torch.device, Assignment]:
@@ -321,11 +601,6 @@ def _placed(config: Config) -> tuple[torch.device, Assignment]:
     return device_of(config), ALONE
 
 
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _is_due(step: int, every: int) -> bool:
+    """Return whether a step is a multiple of ``every``; 0: never."""
+    return bool(every) and step % every == 0

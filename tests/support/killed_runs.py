@@ -10,7 +10,6 @@ from typing import Any
 
 from kgfast.datasets import synthetic
 from kgfast.training import Batch, Config, Trainer
-from kgfast.training.loop import Run
 from support.forked import PROCESSES
 
 
@@ -30,14 +29,14 @@ def _killed(
     graph: tuple[int, ...], values: dict[str, Any], folder: Path, moment: int, seconds: float
 ) -> None:
     """Kill this child from another thread, whatever the trainer is in the middle of."""
-    step = Run._step
+    step = Trainer._step
 
-    def watched(self: Run, batch: Batch) -> None:
+    def watched(self: Trainer, batch: Batch) -> None:
         if batch.number >= moment:  # the run before may have saved a later step than this
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         step(self, batch)
 
-    Run._step = watched  # type: ignore[method-assign]
+    Trainer._step = watched  # type: ignore[method-assign]
     try:
         config = Config.from_dict(values)
         trainer = Trainer(config, folder, dataset=synthetic(*graph), progress=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import synthetic
-from kgfast.training import Batch, Config, Run, Trainer
+from kgfast.training import Batch, Config, Trainer
 from kgfast.training.config.schema import override
 
 GRAPH = synthetic(300, 6, 1200, 60, 60)
@@ -60,18 +60,18 @@ def trainer_of(run_dir=None, dataset=GRAPH, **sections):
 @contextmanager
 def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
     """Let runs fail before a step: everywhere, or in one process."""
-    step = Run._step
+    step = Trainer._step
 
-    def stepped(self: Run, batch: Batch) -> None:
-        if self.state.step == at and rank in (None, self._assignment.rank):
+    def stepped(self: Trainer, batch: Batch) -> None:
+        if self.state.step == at and rank in (None, self.assignment.rank):
             raise MemoryError("none is left")
         step(self, batch)
 
-    Run._step = stepped  # type: ignore[method-assign]
+    Trainer._step = stepped  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Run._step = step  # type: ignore[method-assign]
+        Trainer._step = step  # type: ignore[method-assign]
 
 
 def assert_same_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

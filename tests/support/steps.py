@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from kgfast.training import loop
+from kgfast.training import trainer as loop
 from kgfast.training.capture import obstacle_of
-from kgfast.training.loop import Run
-from support.small_runs import GRAPH, sections_of_table, trainer_of
+from kgfast.training.trainer import Trainer
+from support.small_runs import sections_of_table, trainer_of
 from support.waits import CountsStep, LiveMemory, has_storage, key_of, pretended_triton
 
 # Keys of a config, and the most kernels and operators that a step should have.
@@ -117,7 +117,7 @@ class Counted(NamedTuple):
 
 
 @contextmanager
-def pretended(sections: Mapping[str, Any]) -> Iterator[tuple[Run, CountsWaits, Counter[str]]]:
+def pretended(sections: Mapping[str, Any]) -> Iterator[tuple[Trainer, CountsWaits, Counter[str]]]:
     """Yield a run whose model is on a device that computes nothing, the device, and kernels.
 
     The run has the graphs of a GPU, each of which runs the step again and traces it.
@@ -157,9 +157,10 @@ def pretended(sections: Mapping[str, Any]) -> Iterator[tuple[Run, CountsWaits, C
             device.note(kernel.__name__, (grid, args, options))
 
         with patch.object(launch, "launch", note):
-            run = Run(trainer.config, GRAPH, trainer.model.to("meta"))
-            yield run, device, kernels
-            run.close()
+            trainer.model.to("meta")
+            trainer.begin()
+            yield trainer, device, kernels
+            trainer.close()
 
 
 def count(sections: Mapping[str, Any]) -> Counted:
@@ -185,7 +186,7 @@ def traces(sections: Mapping[str, Any]) -> list[tuple[object, object]]:
             run.make_step()
         optimizer, batches = run._optimizer, [there for _, there in run._ahead._placed.values()]
         states = [*optimizer._optimizer.state.values()]
-        holders = [run._model.state_dict(), run._loss_sum, batches, states]
+        holders = [run.model.state_dict(), run._loss_sum, batches, states]
         holders += [optimizer._optimizer.param_groups[0]["lr"], optimizer.spares._constants]
         held = {key_of(leaf) for leaf in tree_leaves(holders) if has_storage(leaf)}
         assert run._graphs.kept <= held

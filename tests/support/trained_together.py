@@ -14,7 +14,6 @@ from torch import Tensor
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Batch, Callback, Config, RunFolder, Trainer, checkpoint
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
 from support.gloo import run_together, values
 from support.small_runs import crashing, sections_of_table
 
@@ -169,34 +168,34 @@ def diverging(folder: Path, rank: int) -> dict[str, Exception]:
 @contextmanager
 def spoiling(at: int) -> Iterator[None]:
     """Let tables have huge numbers after a step: queries overflow, no table does."""
-    made = Run.make_step
+    made = Trainer.make_step
 
-    def spoiled(self: Run) -> None:
+    def spoiled(self: Trainer) -> None:
         made(self)
         if self.state.step == at:
             with torch.no_grad():
-                self._model.entity.fill_(1e30)
-                self._model.relation.fill_(1e30)
+                self.model.entity.fill_(1e30)
+                self.model.relation.fill_(1e30)
 
-    Run.make_step = spoiled  # type: ignore[method-assign]
+    Trainer.make_step = spoiled  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Run.make_step = made  # type: ignore[method-assign]
+        Trainer.make_step = made  # type: ignore[method-assign]
 
 
 def without_one(how: str, folder: Path, rank: int) -> Any:
     """Train while one process goes away before a step."""
-    step = Run._step
+    step = Trainer._step
 
-    def stepped(self: Run, batch: Batch) -> None:
+    def stepped(self: Trainer, batch: Batch) -> None:
         if batch.number == 3 and rank == 1:
             if how == "hanging":
                 time.sleep(30)
             os._exit(3)
         step(self, batch)
 
-    Run._step = stepped  # type: ignore[method-assign]
+    Trainer._step = stepped  # type: ignore[method-assign]
     return fitted(config_of("distmult, logistic, pool, n3", 8, timeout=4), folder)
 
 

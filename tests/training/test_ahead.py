@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kgfast.training import loop
+from kgfast.training import trainer as loop
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
+from kgfast.training.trainer import Trainer
 from support.small_runs import GRAPH, assert_same_tensors, crashing, sections_of_table, trainer_of
 
 CPU = torch.device("cpu")
@@ -66,18 +66,18 @@ def test_an_error_of_the_thread_is_raised_by_the_step_that_needs_the_batch(
     as_on_a_gpu, monkeypatch
 ):
     trainer = trainer_of(train=TRAIN)
-    with trainer.opened() as run:
-        draw = run._objective.negatives.draw
+    with trainer.opened():
+        draw = trainer._objective.negatives.draw
 
         def broken(batch):
             if batch.number == 6:
                 raise MemoryError("none is left")
             return draw(batch)
 
-        monkeypatch.setattr(run._objective.negatives, "draw", broken)
+        monkeypatch.setattr(trainer._objective.negatives, "draw", broken)
         with pytest.raises(MemoryError, match="none is left"):
-            run.train()
-        assert run.state.step == 6
+            trainer.train()
+        assert trainer.state.step == 6
     assert not threads_of_batches()
 
 
@@ -112,14 +112,14 @@ def test_a_run_with_unread_losses_resumes_bit_equal(tmp_path, as_on_a_gpu, at):
 def test_a_loss_that_is_not_finite_names_the_steps_that_were_not_read(
     tmp_path, as_on_a_gpu, monkeypatch, spoiled, every, where
 ):
-    step = Run._step
+    step = Trainer._step
 
     def stepped(self, batch):
         step(self, batch)
         if self.state.step == spoiled:
             self._loss_sum.fill_(torch.nan)
 
-    monkeypatch.setattr(Run, "_step", stepped)
+    monkeypatch.setattr(Trainer, "_step", stepped)
     train = TRAIN | {"save_every": 8, "log_every": every}
     with pytest.raises(FloatingPointError, match=f"the loss is nan at {where}: all"):
         trainer_of(tmp_path, train=train).fit()
@@ -132,4 +132,4 @@ def test_ids_are_checked_before_the_first_step():
     dataset = replace(GRAPH, train=SimpleNamespace(hrt=hrt, mapped_triples=hrt))
     trainer = trainer_of(dataset=dataset)
     with pytest.raises(ValueError, match=r"triples\[7\] .* tail 300 must be in 0\.\.299"):
-        Run(trainer.config, dataset, trainer.model)
+        trainer.begin()

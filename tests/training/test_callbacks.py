@@ -10,7 +10,6 @@ import pytest
 
 from kgfast.training import Callback, RunFolder, Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
 from support.gloo import run_together, values
 from support.small_runs import GRAPH, assert_same_tensors, config_of, trainer_of
 from support.trained_together import Heard, heard_together
@@ -38,8 +37,10 @@ def test_callbacks_hear_what_the_log_has_and_the_result(tmp_path, med):
 
 def test_losses_are_read_as_often_with_callbacks_as_without(monkeypatch):
     counts = []
-    read = Run.read_losses
-    monkeypatch.setattr(Run, "read_losses", lambda run: (counts.append(run.state.step), read(run)))
+    read = Trainer.read_losses
+    monkeypatch.setattr(
+        Trainer, "read_losses", lambda run: (counts.append(run.state.step), read(run))
+    )
     trainer(None).fit()
     alone = counts.copy()
     counts.clear()

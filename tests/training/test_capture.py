@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kgfast.processes.assignment import ALONE
-from kgfast.training import loop
+from kgfast.training import trainer as loop
 from kgfast.training.capture import StepGraphs, obstacle_of
 from support.small_runs import (
     assert_same_tensors,

@@ -12,7 +12,7 @@ from kgfast.processes.assignment import Assignment
 from kgfast.training import Config, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
+from kgfast.training.trainer import Trainer
 from support.small_runs import GRAPH, assert_same_tensors, trainer_of
 
 EMPTY = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
@@ -21,7 +21,7 @@ DISTMULT = {"name": "distmult", "gamma": 12.0}
 
 def changed(monkeypatch, method, before=None, after=None):
     """Let a method of runs call functions of the run before and after it."""
-    inner = getattr(Run, method)
+    inner = getattr(Trainer, method)
 
     def outer(self, *args):
         if before is not None:
@@ -31,7 +31,7 @@ def changed(monkeypatch, method, before=None, after=None):
             after(self)
         return result
 
-    monkeypatch.setattr(Run, method, outer)
+    monkeypatch.setattr(Trainer, method, outer)
 
 
 def spoiling(table, rows, value, step):
@@ -40,7 +40,7 @@ def spoiling(table, rows, value, step):
     def spoil(run):
         if run.state.step == step:
             with torch.no_grad():
-                getattr(run._model, table)[rows] = value
+                getattr(run.model, table)[rows] = value
 
     return spoil
 
@@ -187,11 +187,11 @@ def test_an_overflow_of_finite_tables_is_a_divergence(sections):
 def test_an_evaluation_that_overflows_is_a_divergence(monkeypatch, value, why):
     def large(run):
         with torch.no_grad():
-            run._model.entity.fill_(value)
-            run._model.relation.fill_(min(value, 1e30))
+            run.model.entity.fill_(value)
+            run.model.relation.fill_(min(value, 1e30))
 
     changed(monkeypatch, "make_step", after=large)
-    monkeypatch.setattr(Run, "_step", lambda self, batch: None)
+    monkeypatch.setattr(Trainer, "_step", lambda self, batch: None)
     with pytest.raises(FloatingPointError, match=f"ranks of .* cannot be .* at step 3: {why}"):
         trainer_of(model=DISTMULT, train={"steps": 3, "eval_every": 3}).fit()
 
@@ -227,14 +227,14 @@ def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
     trainer.model.entity.register_post_accumulate_grad_hook(
         lambda table: places.append(table.grad.untyped_storage().data_ptr())
     )
-    with trainer.opened() as run:
+    with trainer.opened():
         for _ in range(4):
             # Tensors made in between: none may have that place by chance.
             between = [torch.empty_like(trainer.model.entity) for _ in range(4)]
-            run.make_step()
+            trainer.make_step()
         assert len(set(places)) == 1, "a step took memory of its own"
-        run.evaluated("valid")
-        assert run._optimizer.spares.take(trainer.model.entity) is None
+        trainer.evaluated("valid")
+        assert trainer._optimizer.spares.take(trainer.model.entity) is None
         del between
 
 
@@ -264,9 +264,9 @@ def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, monkeypatch):
         trainer.model.relation.register_post_accumulate_grad_hook(
             lambda table, shapes=shapes: shapes.append(table.grad.is_sparse)
         )
-        with trainer.opened() as run:
-            run.train()
-            state = run._optimizer.tensors()
+        with trainer.opened():
+            trainer.train()
+            state = trainer._optimizer.tensors()
         assert any(shapes) is wide
         tables.append((trainer.model.entity.detach(), trainer.model.relation.detach()))
         if optim["name"] == "adagrad":

@@ -184,9 +184,9 @@ def test_ids_of_own_code_are_forced_where_nothing_is_waited_for(here, monkeypatc
         return of_negatives(self, *scores)
 
     monkeypatch.setattr(formula, "of_negatives", noted)
-    with trainer.opened() as run:
-        run._is_deferred = True
-        run.make_step()
+    with trainer.opened():
+        trainer._is_deferred = True
+        trainer.make_step()
     assert seen == [[0, 1]]
 
 

@@ -19,15 +19,15 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from support.small_runs import ring_trainer
-from kgfast.training.loop import Run
+from kgfast.training.trainer import Trainer
 
-step = Run._step
+step = Trainer._step
 def slowly(self, batch):
     if batch.number == 5:
         Path(sys.argv[2]).with_name("begun").touch()
         time.sleep(600)
     step(self, batch)
-Run._step = slowly
+Trainer._step = slowly
 ring_trainer(sys.argv[1], sys.argv[2]).fit()
 """
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from kgfast.training import Run, checkpoint
+from kgfast.training import checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.config.sections import SchedConfig
-from kgfast.training.loop import State
 from kgfast.training.optimizer import Optimizer
+from kgfast.training.state import State, checked
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -28,11 +28,9 @@ def root(tmp_path_factory):
 def check_of(root, name):
     """Return what a run that resumes does with a state, and the stored state."""
     trainer = ring_trainer(root, None, **(DENSE if name == "dense" else {}))
-    run, path = (
-        Run(trainer.config, trainer.dataset, trainer.model),
-        root / name / "last.safetensors",
-    )
-    return lambda stored: run.take(stored, path), checkpoint.load(path)
+    trainer.begin()
+    path = root / name / "last.safetensors"
+    return lambda stored: trainer.take(stored, path), checkpoint.load(path)
 
 
 CHANGES = {
@@ -78,16 +76,16 @@ def test_nothing_is_touched_before_all_is_checked(root, name):
 def test_values_of_the_state(root):
     _, meta = checkpoint.load(root / "lazy" / "last.safetensors")
     whole = meta["state"]
-    assert State.of(whole).model_dump() == whole
+    assert checked(State, whole).model_dump() == whole
     for key in whole:
         with pytest.raises(ValueError, match=rf"state\.{key} is missing"):
-            State.of({name: it for name, it in whole.items() if name != key})
+            checked(State, {name: it for name, it in whole.items() if name != key})
         for value in ("1", [], {"a": "b"}, {"a": []}, -1 if "count" in key else "x"):
             with pytest.raises(ValueError, match=rf"state\.{key}"):
-                State.of(whole | {key: value})
+                checked(State, whole | {key: value})
     for wrong in ({"steps": 1}, {"in_vain": 1.0}):
         with pytest.raises(ValueError, match=rf"state\.{next(iter(wrong))}"):
-            State.of(whole | wrong)
+            checked(State, whole | wrong)
 
 
 @pytest.mark.parametrize("value", [None, -1, 10**30, float("nan"), "x", [], {}, {"a": [1]}])

@@ -10,7 +10,6 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import threads
 from kgfast.training import Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.loop import Run
 from support.small_runs import LEARNERS, config_of, trainer_of
 
 # One of each mode of training and most losses; the others take as long again.
@@ -83,13 +82,13 @@ def all_entities(optim, model, **options):
     ids=["rows", "reference", "dense", "adagrad of 1vsall", "adam of 1vsall", "rescal"],
 )
 def test_kernels_have_the_cores_where_a_step_is_theirs(monkeypatch, sections, backend, of_torch):
-    step, seen = Run._step, set()
+    step, seen = Trainer._step, set()
 
     def watched(self, batch):
         seen.add((torch.get_num_threads(), threads.count()))
         step(self, batch)
 
-    monkeypatch.setattr(Run, "_step", watched)
+    monkeypatch.setattr(Trainer, "_step", watched)
     with ops.use_backend(backend):
         trainer_of(**{"train": {"steps": 2}} | sections, threads=3).fit()
     assert seen == {(of_torch, 3)}

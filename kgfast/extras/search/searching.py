@@ -256,18 +256,18 @@ class _Searching(Callback):
         progress = self.shows_progress and sys.stderr.isatty()
         trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
         try:
-            with trainer.opened(resume=True) as run:  # without a test
+            with trainer.opened(resume=True):  # without a test
                 for row in read_rows(path):
-                    if "split" in row and row["step"] <= run.state.step:
+                    if "split" in row and row["step"] <= trainer.state.step:
                         self.on_evaluation(row)  # a kill may have left it out
-                run.train([self])
+                trainer.train([self])
         except optuna.TrialPruned:
             return _STOPPED, None
         except FloatingPointError as error:
             return f"diverged: {error}", None
         except (MemoryError, torch.OutOfMemoryError) as error:
             return f"out of memory: {error}", None
-        return _DONE, run.state.valid["mrr"]
+        return _DONE, trainer.state.valid["mrr"]
 
     def _is_late(self, seconds: float) -> bool:
         """Return whether the search is out of time, ``seconds`` into the present trial."""

@@ -10,7 +10,6 @@ from kgfast.datasets import Dataset
 from kgfast.extras.search import load_search, rows_of, search
 from kgfast.extras.search.searching import _Searching
 from kgfast.training import Config, Trainer, load_run
-from kgfast.training.loop import Run
 from support.searches import GRAPH, search_config, without_times
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -68,7 +67,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("moment", [3, 25])
 def test_a_search_that_was_cut_off_ends_as_if_nobody_had(searched, tmp_path, monkeypatch, moment):
-    made, step = [], Run._step
+    made, step = [], Trainer._step
 
     def counted(self, batch):
         made.append(batch.number)
@@ -76,7 +75,7 @@ def test_a_search_that_was_cut_off_ends_as_if_nobody_had(searched, tmp_path, mon
             raise Killed
         step(self, batch)
 
-    monkeypatch.setattr(Run, "_step", counted)
+    monkeypatch.setattr(Trainer, "_step", counted)
     config = search_config(search={"trials": 4})
     with pytest.raises(Killed):
         found_by(tmp_path / "a", config)
