@@ -1,12 +1,11 @@
-"""YAML of configs and dataset folders: a page of plain values, from any writer.
+"""YAML of configs: a page of plain values, from any writer.
 
-All YAML that kgfast reads passes through here. An error names file and line of: aliases (a few
-hundred bytes of aliases can stand for more values than memory holds), keys that are repeated or no
-words, deep nesting, numbers of hundreds of digits, and files beyond 128 KiB.
+An error names file and line of: aliases (a few hundred bytes of aliases can stand for more values
+than memory holds), keys that are repeated or no words, deep nesting, numbers of hundreds of digits,
+and files beyond 128 KiB.
 """
 
 import re
-from collections.abc import Hashable
 from typing import Any
 
 import yaml
@@ -14,7 +13,7 @@ import yaml
 from kgfast.text import in_a_line, shown
 
 MOST_BYTES = 128 << 10
-_DEEPEST = 24
+DEEPEST = 24
 _LONGEST_NUMBER = 100
 
 
@@ -27,8 +26,8 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             raise _wrong(event, "aliases (*name) are not read; repeat the value")
-        if self.depth == _DEEPEST:
-            raise _wrong(event, f"nested more than {_DEEPEST} levels deep")
+        if self.depth == DEEPEST:
+            raise _wrong(event, f"nested more than {DEEPEST} levels deep")
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -37,21 +36,17 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
             raise _wrong(node, f"a number of {len(node.value):,} characters")
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
-            raise _wrong(node, f"not a value of its kind: {shown(node.value)}") from None
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key given twice: YAML would silently keep the last."""
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if not isinstance(key, yaml.ScalarNode):
                 raise _wrong(key, "a key must be a word, not a list or a mapping")
-            if key.value in seen:
+            if key.value in seen:  # YAML would silently keep the last
                 raise _wrong(key, f"key {shown(key.value)} was given before")
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
+            raise _wrong(node, f"not a value of its kind: {shown(node.value)}") from None
 
 
 class _Dumper(yaml.SafeDumper):

@@ -24,7 +24,7 @@ _FOLLOWED: dict[str, Any] = {}
 
 
 def follow(config: Config, *, trust: bool) -> None:
-    """Import the model and the loss that a config names by import path.
+    """Import the model and the loss that a config names by import path, also of this folder.
 
     Raises
     ------
@@ -37,13 +37,25 @@ def follow(config: Config, *, trust: bool) -> None:
         ("loss.name", config.loss.name, NegativesLoss),
     ]
     for key, path, base in sections:
-        if is_own(path) and not trust:
+        if not is_own(path):
+            continue
+        if not trust:
             raise ValueError(
                 f"{key}: {path} is a user's own code, which only training runs by default; if you "
                 "trust the author, say so with --trust (in Python trust=True)"
             )
-        if is_own(path):
-            _FOLLOWED[path] = _imported(key, path, base)
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            cls = resolve_name(path)
+        except (ModuleNotFoundError, AttributeError) as error:
+            is_path = f"{path.partition(':')[0]}.".startswith(f"{error.name}.")
+            if isinstance(error, ModuleNotFoundError) and not is_path:
+                raise  # another module, which this module imports, is missing
+            raise ValueError(f"{key}: {path}: {error}; looked in {os.getcwd()}, too") from None
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise ValueError(f"{key}: {path} must be a class that extends kgfast's {base.__name__}")
+        _FOLLOWED[path] = cls
     try:
         loss_of(config.loss)
     except (TypeError, ValueError) as error:
@@ -55,22 +67,6 @@ def loss_of(section: LossConfig, **of_call: str | bool) -> Any:
     cls = (LOSSES | _FOLLOWED)[section.name]
     options = section.options if is_own(section.name) else section.arguments_of(cls)
     return cls(**options, **of_call)
-
-
-def _imported(key: str, path: str, base: type) -> type[Any]:
-    """Import a class; modules in the current folder are found, too."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        cls = resolve_name(path)
-    except (ModuleNotFoundError, AttributeError) as error:
-        is_path = f"{path.partition(':')[0]}.".startswith(f"{error.name}.")
-        if isinstance(error, ModuleNotFoundError) and not is_path:
-            raise  # another module, which this module imports, is missing
-        raise ValueError(f"{key}: {path}: {error}; looked in {os.getcwd()}, too") from None
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{key}: {path} must be a class that extends kgfast's {base.__name__}")
-    return cls
 
 
 def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:

@@ -25,7 +25,6 @@ MAY_CHANGE = frozenset(
 )
 _LENGTH = ("train.epochs", "train.steps")  # a resumed run may change these, a search may not
 _MOST = 20  # messages at most
-_DEEPEST = 24  # sections in each other: no config has more than three
 
 _OWN = "your own"
 _DISTANCES = ("rotate", "transe")
@@ -99,8 +98,7 @@ class Config(Section):
     """``auto``: the GPU if there is one."""
     threads: Annotated[Count, Field(le=1024)] | None = None
     """Threads of torch and the kernels; as many as torch has by default. A run that is resumed with
-    another number has the same bits, except for conve and for MED around RSCF: gradients of these
-    contain matrix products of torch, with last bits that depend on the number."""
+    another number has the same bits, except for conve and MED around RSCF (matrix products)."""
     dataset: sections.DatasetConfig
     model: sections.ModelConfig
     med: sections.MedConfig | None = None
@@ -230,18 +228,13 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Put every ``a.b=c`` into the values of a file, ``c`` read as YAML.
 
     An override of ``train.epochs`` or ``train.steps`` unsets the other one of the file.
-
-    >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
-    >>> override(values, ["train.steps=300"])
-    >>> values
-    {'train': {'epochs': None, 'mode': '1vsall', 'steps': 300}}
     """
     other_length = dict([_LENGTH, _LENGTH[::-1]])
     keys = []
     for text in overrides:
         key, equals, value = text.partition("=")
         source = f"--set {shortened(text, 80)}"
-        if not equals or not all(key.split(".")) or key.count(".") > _DEEPEST:
+        if not equals or not all(key.split(".")) or key.count(".") > safe_yaml.DEEPEST:
             raise ValueError(f"{source}: expected key=value, such as optim.lr=1e-3")
         parsed = safe_yaml.parse(value, source, numbered=False)
         put(values, key, parsed)

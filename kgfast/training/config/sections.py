@@ -91,9 +91,8 @@ class DatasetConfig(Section):
         root = Path(self.root if data is None else data).expanduser()
         if (root / self.name).exists():
             return root / self.name
-        if root.is_file():
-            return root
-        if any(any(root.glob(name)) for name in ("*train*", "dataset.yaml", "tkgl-*")):
+        files = (root.glob(name) for name in ("*train*", "dataset.yaml", "tkgl-*"))
+        if root.is_file() or any(map(any, files)):
             return root
         raise FileNotFoundError(
             f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
@@ -153,10 +152,7 @@ class MedConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """Stopping after evaluations on valid without a better ``train.save_best_metric``.
-
-    A dataset without valid triples is an error at the start.
-    """
+    """Stopping after evaluations on valid without a better ``train.save_best_metric``."""
 
     patience: Count
     """Number of such evaluations in a row."""
@@ -167,9 +163,9 @@ class TrainConfig(Section):
 
     epochs: Count | None = None
     steps: Count | None = None
-    """Length of the run: one of the two. An epoch is one step per batch and side. ``--set`` of one
-    replaces the other in the file. A resumed run may have another length: with a schedule that does
-    not span the run (``constant``) the steps are those of one run of that length."""
+    """Length of the run: one of the two; ``--set`` of one replaces the other. An epoch is one step
+    per batch and side. A resumed run may have another length: with ``sched.name: constant`` it has
+    the steps of one run of that length."""
     mode: Literal["negative", "1vsall", "kvsall"] = "negative"
     """Score positives against drawn negatives; or queries against all entities, with one target
     each (1vsall) or with all known ones (kvsall)."""
@@ -180,8 +176,8 @@ class TrainConfig(Section):
     log_every: Count = 100
     """Steps between rows of the log."""
     keep_every: CountOrZero = 0
-    """Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
-    state, for ``kgfast explain``; their steps are logged. 0: none."""
+    """Steps between models that are kept as ``model_<n>.safetensors`` for ``kgfast explain``; 0:
+    none."""
     save_best_metric: Annotated[str, AfterValidator(lambda name: metric_named(name).name)] = "mrr"
     """The metric of ``best.safetensors`` and early stopping: any of ``Ranks.metrics``, such as
     ``mrr``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
@@ -190,18 +186,18 @@ class TrainConfig(Section):
     amp: Literal["bf16"] | None = None
     """Mixed precision, by autocast of torch."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """On a GPU, capture a step in a CUDA graph and replay it, with equal bits: a small step then
-    takes no longer than its kernels. A line says what forbids it: several processes, ``kvsall``, a
-    model or loss of your own, or a wait of the host. With ``always`` that is an error."""
+    """On a GPU, capture a step in a CUDA graph and replay it, with equal bits. A line says what
+    forbids it: several processes, ``kvsall``, code of your own, or a wait of the host. With
+    ``always`` that is an error."""
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = []
     """Send the rows of the log to trackers; each needs the extra of its name
     (docs/how-to/callbacks.md). A resumed run continues their series."""
     out_dir: str | None = None
     """The run folder, if the command line names none."""
     table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """Store the entity table and its optimizer state in files of this folder, mapped into memory,
-    for tables larger than memory: needs ``train.mode: negative``, a ``row_*`` optimizer and the
-    CPU. The files are scratch: checkpoints hold the same tensors."""
+    """Store the entity table and its optimizer state in scratch files of this folder (checkpoints
+    hold the same tensors), for tables larger than memory: needs ``train.mode: negative``, a
+    ``row_*`` optimizer and the CPU."""
 
 
 class DataConfig(Section):
@@ -220,8 +216,7 @@ class DataConfig(Section):
     subsampling: bool = False
     """Weight triples by ``sqrt(1 / (count(h, r) + count(r, t)))``, as the official RotatE code."""
     target_weights: bool = False
-    """For cross_entropy: weight triples by how common their target is, as the official DURA code
-    does on WN18RR; see :func:`kgfast.losses.frequency_weights`."""
+    """For cross_entropy: weight triples by :func:`kgfast.losses.frequency_weights` of targets."""
 
 
 class LossConfig(Section):
@@ -241,8 +236,7 @@ class LossConfig(Section):
     """For bce: how labels are smoothed, as in :func:`kgfast.losses.bce`."""
     precision: Literal["float32", "bf16"] = "float32"
     """For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
-    factors to bfloat16, as in :func:`kgfast.losses.bce`, and trains faster. A CPU trains in
-    float32, with a warning. Evaluation is exact in either case."""
+    factors to bfloat16, and trains faster (docs/reference/losses.md). Evaluation stays exact."""
     relation_weight: NonNegative = 0.0
     """Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
     the cross entropy of the relation of a triple, given its head and tail. 0: off."""
@@ -291,11 +285,7 @@ class SchedConfig(Section):
     """The factor of ``step``."""
 
     def rate(self, lr: float, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps.
-
-        Warm-up is linear from ``lr / warmup_steps``. After warm-up, ``cosine`` and ``linear`` go to
-        0. ``step`` multiplies by ``factor`` at fractions of the whole run.
-        """
+        """Return the learning rate of a step, counted from 0, of a run of ``steps`` steps."""
         if step < self.warmup_steps:
             return lr * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, steps - self.warmup_steps)
@@ -337,6 +327,5 @@ class SearchConfig(Section):
     minutes: Positive | None = None
     """Minutes of training and evaluations of all trials together."""
     first_rung: Count | None = None
-    """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared,
-    at their next evaluation; a ninth of the run's by default. One of three trials continues from
-    each rung, and the next rung is three times as far."""
+    """Number of epochs (of steps, if ``train.steps`` is set) after which trials are first compared;
+    a ninth of the run's by default. See docs/how-to/search.md."""
