@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from kgfast.graph import Vocabulary
 from kgfast.models import (
     CP,
     EPSILON,
@@ -28,7 +27,6 @@ from kgfast.models import (
     RESCAL,
     ComplEx,
     DistMult,
-    Model,
     Reciprocal,
     RotatE,
     TransE,
@@ -64,13 +62,14 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
-    model = _plain(run.model)
+    model: Any = run.model.model if isinstance(run.model, MED) else run.model
+    model = model.model if isinstance(model, Reciprocal) else model
     _check_fits(model, run.model.has_inverses)
     entity, relation = (
         table.detach().cpu().float().contiguous().clone()
         for table in (model.entity, model.relation)
     )
-    if isinstance(model, RotatE | ComplEx):
+    if is_doubled := isinstance(model, RotatE | ComplEx):
         entity = in_layout(entity, model.layout, "halves")
     if isinstance(model, ComplEx):
         relation = in_layout(relation, model.layout, "halves")
@@ -80,7 +79,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         "model": type(model).__name__,
         "hidden_dim": model.dim,
         "gamma": gamma,
-        "double_entity_embedding": isinstance(model, RotatE | ComplEx),
+        "double_entity_embedding": is_doubled,
         "double_relation_embedding": isinstance(model, ComplEx),
         "nentity": model.num_entities,
         "nrelation": model.num_relations,
@@ -88,8 +87,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         "countries": False,
         "test_batch_size": 16,
     }
-    text = json.dumps(config, indent=1)
-    (out / "config.json").write_text(text + "\n", encoding="utf-8")
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     # options as float64: the official code casts them, load_official reads them unchanged
     state = {
         "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
@@ -112,15 +110,14 @@ def _to_official(run: LoadedRun, out: Path) -> None:
     torch.save(content, out / "checkpoint")
     for name in ("entity_embedding", "relation_embedding"):
         np.save(out / f"{name}.npy", state[name].numpy())
-    if run.vocabulary is not None:
-        for what, names in run.vocabulary._asdict().items():
-            _write_dict(out / f"{what}.dict", names)
-
-
-def _plain(model: Model) -> Model:
-    """Return the model of tables inside wrappers; for croppable embeddings the widest."""
-    inner = model.model if isinstance(model, MED) else model
-    return inner.model if isinstance(inner, Reciprocal) else inner
+    for what, names in zip(("entities", "relations"), run.vocabulary or (), strict=False):
+        for name in names or ():
+            if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
+                why = "its lines are split at tabs and stripped"
+                raise ValueError(f"the name {shown(name)} does not fit {_THEIRS}: {why}")
+        if names is not None:
+            lines = (f"{id}\t{name}\n" for id, name in enumerate(names))
+            (out / f"{what}.dict").write_text("".join(lines), encoding="utf-8")
 
 
 def _check_fits(model: Any, has_inverses: bool) -> None:
@@ -146,12 +143,3 @@ def _check_fits(model: Any, has_inverses: bool) -> None:
     else:
         return
     raise ValueError(f"{name} does not fit {_THEIRS}: {why}")
-
-
-def _write_dict(path: Path, names: Vocabulary) -> None:
-    for name in names:
-        if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
-            why = "its lines are split at tabs and stripped"
-            raise ValueError(f"the name {shown(name)} does not fit {_THEIRS}: {why}")
-    lines = (f"{id}\t{name}\n" for id, name in enumerate(names))
-    path.write_text("".join(lines), encoding="utf-8")

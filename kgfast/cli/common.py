@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperGroup
 
 from kgfast import __version__
-from kgfast.cli import flags
 from kgfast.text import escaped, reading, shortened
 
 # The base of wrong options in click, which newer versions of typer bring along.
@@ -98,16 +97,16 @@ def info() -> None:
     say(repr(found()))
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+def say(text: str, *, err: bool = False) -> None:
     """Print text; control characters in names do nothing to the terminal."""
-    typer.echo(escaped(text, kept="\n"), err=err, nl=nl)
+    typer.echo(escaped(text, kept="\n"), err=err)
 
 
-def print_table(table: Any, **options: Any) -> None:
+def print_table(table: Any) -> None:
     """Print a table of rich, 116 columns wide if the output is no terminal."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 116, **options).print(table)
+    Console(width=None if sys.stdout.isatty() else 116, markup=False).print(table)
 
 
 def say_columns(
@@ -119,30 +118,19 @@ def say_columns(
 ) -> bool:
     """Write columns to a file, or print lines of JSON or a table; return True for a table.
 
-    JSON is ASCII if the output may lack characters.
+    JSON is ASCII if the output may lack characters. A table has the first rows, with labels in
+    brackets after names, numbers by ``formats``, and a line after the last row of a group.
     """
     from kgfast.frames import rows_of, write_columns
 
     if out is not None:
         say(str(write_columns(columns, out)))
-    elif as_json:
+        return False
+    if as_json:
         is_unicode = (sys.stdout.encoding or "ascii").lower().startswith("utf")
         for row in rows_of(columns):
             say(json.dumps(row, ensure_ascii=not is_unicode))
-    else:
-        _print_table_of(columns, formats, groups)
-        if len(groups) > MOST_ROWS:
-            say(f"{len(groups) - MOST_ROWS:,} more answers: --json or --out FILE", err=True)
-    return out is None and not as_json
-
-
-def _print_table_of(
-    columns: dict[str, Any], formats: dict[str, str], groups: Sequence[Any]
-) -> None:
-    """Print the first rows of columns, with labels in brackets after names.
-
-    ``formats`` has the formats of columns of numbers. A line follows the last row of a group.
-    """
+        return False
     from rich.table import Table
     from rich.text import Text
 
@@ -156,14 +144,17 @@ def _print_table_of(
     for name in columns:
         table.add_column(name, justify="right" if name in formats else "left", overflow="fold")
     values = (column[:MOST_ROWS] for column in columns.values())
-    groups = [*groups[: MOST_ROWS + 1], None]
+    after = [*groups[1 : MOST_ROWS + 1], None]
     for place, row in enumerate(zip(*values, strict=True)):
         cells = [
             format(value, formats[name]) if name in formats else escaped(str(value))
             for name, value in zip(columns, row, strict=True)
         ]
-        table.add_row(*map(Text, cells), end_section=groups[place] != groups[place + 1])
+        table.add_row(*map(Text, cells), end_section=groups[place] != after[place])
     print_table(table)
+    if len(groups) > MOST_ROWS:
+        say(f"{len(groups) - MOST_ROWS:,} more answers: --json or --out FILE", err=True)
+    return True
 
 
 def with_spread(rows: dict[str, dict[str, float]], name: str = "") -> dict[str, dict[str, float]]:
@@ -196,7 +187,7 @@ def check_no_options(why: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{name} {why}")
 
 
-def load(folder: Path, checkpoint: flags.Which, data: Any, **options: bool) -> Any:
+def load(folder: Path, checkpoint: Any, data: Any, **options: bool) -> Any:
     """Load a run on the device of the config, or a saved model."""
     from kgfast.training import load_run
 

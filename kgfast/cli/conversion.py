@@ -30,8 +30,7 @@ def convert(
     """Turn a model of another library into a folder of tables."""
     from kgfast.adapters.convert import convert as converted
 
-    chosen = None if format is None else format.value
-    for path in converted(source, out, format=chosen, data=data):
+    for path in converted(source, out, format=format, data=data):
         say(str(path))
 
 

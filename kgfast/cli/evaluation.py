@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_no_options, command, load, say, with_spread
+from kgfast.cli.common import check_no_options, command, load, load_known, say, with_spread
 
 Sides = StrEnum("Sides", "head relation tail")
 
@@ -33,20 +33,8 @@ def evaluate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
-    known: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Filter by the known triples of a folder of `kgfast known`, not by all splits.",
-        ),
-    ] = None,
-    types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|FILE",
-            help="Rank among the entities that a relation has in training, or by a file of types.",
-        ),
-    ] = None,
+    known: flags.Known = None,
+    types: flags.Types = None,
     classify: Annotated[
         bool,
         typer.Option(
@@ -87,18 +75,17 @@ def evaluate(
         say(f"by the {_which(run, checkpoint, loaded)}")
         say(class_table(quality.by_relation()) if per_relation else repr(quality))
         return
-    from kgfast.graph import KnownTriples
     from kgfast.models.base import SIDES
 
     sides = tuple(dict.fromkeys(chosen.value for chosen in side)) if side else SIDES
     options: dict[str, Any] = {"max_memory": max_memory}
-    if known is not None:
-        options["known"] = KnownTriples.open(known)
     if max_memory is not None:
         options["progress"] = sys.stdout.isatty()
 
     def ranked(folder: Path) -> tuple[Any, str]:
         loaded = load(folder, checkpoint, data, as_table=max_memory is not None, trust=trust)
+        if known is not None:
+            options["known"] = load_known(known, loaded)
         if types is not None:
             options["candidate_ids"] = loaded.type_constraints(types)
         if loaded.config is None and loaded.dataset is None:
@@ -119,14 +106,15 @@ def evaluate(
     results, which = ranked(run)
     say(f"{split.value} triples by the {which}")
     for dim, ranks in results.items():
-        say("" if dim is None else f"dim {dim}", nl=dim is not None)
+        if dim is not None:
+            say(f"dim {dim}")
         shown = ranks.by("relation") if per_relation else ranks
         say(shown.table(hits=hits) if hits else repr(shown))
 
 
 @command
 def report(
-    run: flags.FolderToRank,
+    run: flags.Folder,
     out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
     split: Annotated[flags.Split, typer.Option(help="Split to rank.")] = flags.Split.test,
     hits: flags.Hits = None,

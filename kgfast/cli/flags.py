@@ -36,12 +36,6 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")
 Folder = Annotated[
     Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a model (`kgfast.save`).")
 ]
-FolderToRank = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN", help="The folder of a run; or, with --data, of a model (`kgfast.save`)."
-    ),
-]
 FoldersToRank = Annotated[
     list[Path],
     typer.Argument(
@@ -58,6 +52,20 @@ Checkpoint = Annotated[Which, typer.Option(help="State of the model.")]
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Run the Python code of a model or a loss that the run names."),
+]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Known triples of a folder of `kgfast known`, or of a graph, instead of all splits.",
+    ),
+]
+Types = Annotated[
+    str | None,
+    typer.Option(
+        metavar="train|FILE",
+        help="Candidates are only entities that the relation has in training, or in a file.",
+    ),
 ]
 Names = list[str] | None
 Memory = Annotated[

@@ -72,23 +72,11 @@ def predict(
             "--include-known", help="Known triples are answers, too, not only new triples."
         ),
     ] = False,
-    known: Annotated[
-        Path | None,
-        typer.Option(
-            help="Leave out the known triples of a folder of `kgfast known`, or of a graph, "
-            "instead of all splits."
-        ),
-    ] = None,
+    known: flags.Known = None,
     candidates: Annotated[
         Path | None, typer.Option(help="A file with the only answers: names, one per line.")
     ] = None,
-    types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|FILE",
-            help="Answers are only entities that the relation has in training, or in a file.",
-        ),
-    ] = None,
+    types: flags.Types = None,
     as_json: flags.AsJson = False,
     out: flags.Out = None,
     max_memory: flags.Memory = None,

@@ -83,7 +83,7 @@ def _print_trials(folder: Path, study: Any) -> None:
         until, minutes = str(max(row["rungs"], default=0)), f"{row['seconds'] / 60:.1f}"
         texts = str(row["number"]), mrr, until, minutes, *values, row["outcome"]
         table.add_row(*map(escaped, texts))
-    print_table(table, markup=False)
+    print_table(table)
     if rows and rows[0]["outcome"] == "done":
         say(f"the best: {folder / 'best.yaml'}; rank the test set with:")
         say(f"kgfast evaluate {folder / 'trials' / str(rows[0]['number'])}")

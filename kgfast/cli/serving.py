@@ -52,7 +52,7 @@ def serve(
     from kgfast.models.base import operator_width
 
     loaded = load(run, checkpoint, data, trust=trust)
-    model, names = loaded.model, tuple(loaded.vocabulary or (None, None))
+    model, names = loaded.model, loaded.vocabulary or (None, None)
     if dim is not None:
         operator_width(model, dim)  # raises an error with the available widths
     on_cpu = {parameter.device.type for parameter in model.parameters()} <= {"cpu"}

@@ -273,4 +273,5 @@ def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
         heads, relations, tails = dataset.split(split).hrt.cpu().unbind(1)
         return Triples(torch.stack([maps[0][heads], maps[1][relations], maps[0][tails]], 1), **both)
 
-    return Dataset(dataset.name, *map(renumbered, SPLITS), **both)
+    train, valid, test = map(renumbered, SPLITS)
+    return Dataset(dataset.name, train, valid, test, **both)

@@ -75,6 +75,12 @@ class TestOfficial:
         ):
             export_run(run_of(DistMult.init(N, R, DIM), config, names), "official", tmp_path / "o")
 
+    def test_rows_without_names_have_no_file(self, tmp_path):
+        model = DistMult.init(N, R, DIM)
+        kgfast.save(model, tmp_path / "saved", relations=[f"r{i}" for i in range(R)])
+        files = export_run(kgfast.load_run(tmp_path / "saved"), "official", tmp_path / "out")
+        assert [path.name for path in files if path.suffix == ".dict"] == ["relations.dict"]
+
 
 class Moved(TransE):
     """A model of the user's own, with a score of its own."""
