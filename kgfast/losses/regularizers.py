@@ -5,7 +5,8 @@ models (RSCF, MED) of the tables of the inner model.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from kgfast.graph import TriplesLike
-from kgfast.kernels.spares import numbers
 from kgfast.losses.batches import QueryBatch
 from kgfast.losses.loss import reduced
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
@@ -57,8 +57,8 @@ def n3(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     tensor(36.)
     """
     uses = _uses(model, triples, side, sparse=sparse)
-    _check_fits("n3", uses.model, _OF_FACTORS)
-    return uses.mean_of_factors(lambda rows: _cubes(uses.model, rows))
+    _check_fits("n3", uses[0].model, _OF_FACTORS)
+    return _mean_of_factors(uses, partial(_cubes, uses[0].model))
 
 
 def l2(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool = False) -> Tensor:
@@ -73,7 +73,7 @@ def l2(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     >>> l2(model, [(0, 0, 1)])
     tensor(14.)
     """
-    return _uses(model, triples, side, sparse=sparse).mean_of_factors(_squares)
+    return _mean_of_factors(_uses(model, triples, side, sparse=sparse), _squares)
 
 
 def dura(
@@ -92,57 +92,47 @@ def dura(
     tensor(50.)
     """
     uses = _uses(model, triples, side, sparse=sparse)
-    if uses.targets is None:
+    if len(uses) < 2:
         raise ValueError("dura takes triples [B, 3]: targets are penalised as queries")
-    _check_fits("dura", uses.model, _OF_PRODUCTS)
-    places = numbers(len(uses.anchors), uses.anchors.device)
-    total = torch.stack([_squares(rows) for rows in uses.entities()]).sum(0)
-    for rows, predicted in ((uses.anchors, uses.side), (uses.targets, _other(uses.side))):
-        queries = uses.model.with_entity(rows).queries(places, uses.relations, predicted)
-        total = total + _squares(queries)
-    return reduced(total, len(places), "mean")
+    _check_fits("dura", uses[0].model, _OF_PRODUCTS)
+    total = torch.stack([*map(_squares, _entities(uses))]).sum(0)
+    for use in uses:
+        total = total + _squares(use.queries())
+    return reduced(total, len(total), "mean")
 
 
-@dataclass(frozen=True)
-class _Uses:
-    model: Model  # model with the tables, without wrappers
-    side: Side  # side of the targets
-    anchors: Tensor  # [B, G], rows of entities
-    relations: Tensor  # int64 [B], rows of the relation table
-    targets: Tensor | None  # [B, G], rows of entities; None where a query has many targets
+def _uses(model: Model, triples: TriplesLike, side: Side, *, sparse: bool) -> list[QueryBatch]:
+    """Return queries of the anchors and, if there are targets, of the targets for the other side.
 
-    def entities(self) -> list[Tensor]:
-        """Return the score's parts of anchors and, if given, targets, ``[B, *]`` each."""
-        rows = [self.model.with_entity(self.anchors).candidates(_other(self.side)).table]
-        if self.targets is not None:
-            rows.append(self.model.with_entity(self.targets).candidates(self.side).table)
-        return rows
-
-    def mean_of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
-        """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use; return the mean.
-
-        Many uses share a relation: the penalty of each relation is computed once.
-        """
-        distinct, places = distinct_relations(self.relations)
-        of_relations = torch.stack([*map(penalty, self.model.relation_factors(distinct))]).sum(0)
-        if places is not None:  # the gradient of a plain index has no fixed order
-            of_relations = embedding(places, of_relations[:, None])[:, 0]
-        of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
-        total = torch.stack([of_anchors, of_relations, *of_targets]).sum(0)
-        return reduced(total, len(total), "mean")
-
-
-def _uses(model: Model, triples: TriplesLike, side: Side, *, sparse: bool) -> _Uses:
-    batch = QueryBatch.of(model, triples, side, model.entity)
+    Each use of a row is a query of a model of the rows of its own, without wrappers.
+    """
+    table, batch = model.entity, QueryBatch.of(model, triples, side, model.entity)
     ids = [batch.anchors] if batch.targets is None else [batch.anchors, batch.targets]
-    if sparse:
-        _, *rows = read_rows(model.entity, *ids)
-    else:
-        rows = [embedding(some, model.entity) for some in ids]
+    rows = read_rows(table, *ids)[1:] if sparse else [embedding(some, table) for some in ids]
     relations = model.relation_ids(batch.relations, side)
-    side_of_rows: Side = "tail" if model.has_inverses else side
-    targets = rows[1] if len(rows) > 1 else None
-    return _Uses(unwrapped(model), side_of_rows, rows[0], relations, targets)
+    side = "tail" if model.has_inverses else side
+    use = replace(batch, model=unwrapped(model), relations=relations)
+    sides = side, _other(side)
+    return [replace(use, side=s).of_rows(x) for s, x in zip(sides, rows, strict=False)]
+
+
+def _entities(uses: Sequence[QueryBatch]) -> list[Tensor]:
+    """Return the score's parts of anchors and, if given, of targets, ``[B, *]`` each."""
+    return [use.model.candidates(_other(use.side)).table for use in uses]
+
+
+def _mean_of_factors(uses: Sequence[QueryBatch], penalty: Callable[[Tensor], Tensor]) -> Tensor:
+    """Sum a penalty of rows, ``[*, G]`` to ``[*]``, over all rows of a use; return the mean.
+
+    Many uses share a relation: the penalty of each relation is computed once.
+    """
+    distinct, places = distinct_relations(uses[0].relations)
+    of_relations = torch.stack([*map(penalty, uses[0].model.relation_factors(distinct))]).sum(0)
+    if places is not None:  # the gradient of a plain index has no fixed order
+        of_relations = embedding(places, of_relations[:, None])[:, 0]
+    of_anchors, *of_targets = map(penalty, _entities(uses))
+    total = torch.stack([of_anchors, of_relations, *of_targets]).sum(0)
+    return reduced(total, len(total), "mean")
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:
