@@ -123,14 +123,13 @@ def obstacle_of(
     """Return why no step of a run is captured; None if nothing is known, empty if that is usual."""
     if config.train.capture == "never" or (config.train.capture == "auto" and device.type == "cpu"):
         return ""
-    if device.type != "cuda":
-        return f"the device is {device}"
-    if assignment.size > 1:
-        return "processes exchange gradients"
-    if not defers_checks:
-        return "the host reads each loss, as no Triton kernels serve this device"
-    if is_own(config.model.name) or is_own(config.loss.name):
-        return "the host checks the ids of a model or loss of your own"
-    if config.train.mode == "kvsall":
-        return "steps of train.mode kvsall have different numbers of answers"
-    return None
+    runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
+    is_kvsall = config.train.mode == "kvsall"
+    obstacles = {
+        f"the device is {device}": device.type != "cuda",
+        "processes exchange gradients": assignment.size > 1,
+        "the host reads each loss, as no Triton kernels serve this device": not defers_checks,
+        "the host checks the ids of a model or loss of your own": runs_own_code,
+        "steps of train.mode kvsall have different numbers of answers": is_kvsall,
+    }
+    return next((why for why, stands in obstacles.items() if stands), None)

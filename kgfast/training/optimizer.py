@@ -69,16 +69,13 @@ class Optimizer:
         for a GPU to add them to the gradient of a whole table.
         """
         for parameter in self._named.values():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if gradient.is_sparse:
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is not None and gradient.is_sparse:
                 self._parts.setdefault(parameter, []).append(part_of(gradient))
-            elif parameter in self._whole:
+            elif gradient is not None and parameter in self._whole:
                 self._whole[parameter].add_(gradient)
-            else:
+            elif gradient is not None:
                 self._whole[parameter] = gradient
-            parameter.grad = None
 
     def set_rate(self, lr: float) -> None:
         """Set the learning rate of the next steps."""

@@ -37,21 +37,17 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients, after coalescing sparse ones; return the result of the closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             dense: list[Dense] = []
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state_of(parameter)
-                tables = [parameter, *map(state.__getitem__, self.names)]
+            for parameter in [each for each in group["params"] if each.grad is not None]:
+                step, *states = map(self.state_of(parameter).__getitem__, ("step", *self.names))
+                tables = [parameter.detach(), *states]
                 if parameter.grad.is_sparse:
-                    self._step_rows(tables, RowGradients.of(parameter.grad), state["step"], group)
+                    self._step_rows(tables, RowGradients.of(parameter.grad), step, group)
                 else:
-                    dense.append((tables, parameter.grad, state["step"]))
+                    dense.append((tables, parameter.grad, step))
             if dense:
                 self._update(dense, group)
         return loss
@@ -70,7 +66,6 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     def _step_rows(self, tables: Tables, some: RowGradients, step: Tensor, group: Group) -> None:
         if ops.serves_rows(tables[0]):
             step += 1
-            tables = [tables[0].detach(), *tables[1:]]
             numbers = self._numbers(int(step) if step.is_cpu else step, group)
             ops.update_rows(tables, some.ids, some.rows, numbers, repeats=some.repeats)
             return
@@ -134,21 +129,11 @@ class RowAdam(RowOptimizer):
 
     def _update(self, dense: Sequence[Dense], group: Group) -> None:
         tables, gradients, steps = map(list, zip(*dense, strict=True))
-        parameters, exp_avgs, exp_avg_sqs = map(list, zip(*tables, strict=True))
-        adam(
-            parameters,
-            gradients,
-            exp_avgs,
-            exp_avg_sqs,
-            [],
-            steps,
-            fused=True,  # makes no temporaries
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            amsgrad=False,
-            maximize=False,
-            **{name: group[name] for name in _NUMBERS},
-        )
+        parameters, *moments = map(list, zip(*tables, strict=True))
+        options: Group = {name: group[name] for name in _NUMBERS}
+        options["beta1"], options["beta2"] = group["betas"]
+        options |= {"amsgrad": False, "maximize": False, "fused": True}  # without temporaries
+        adam(parameters, gradients, *moments, [], steps, **options)
 
 
 class RowAdagrad(RowOptimizer):
@@ -188,19 +173,12 @@ class RowAdagrad(RowOptimizer):
         return AdagradStep(group["lr"], group["eps"], group["weight_decay"])
 
     def _update(self, dense: Sequence[Dense], group: Group) -> None:
+        options: Group = {name: group[name] for name in _NUMBERS}
         for (parameter, total), gradient, step in dense:
             if ops.serves_rows(parameter):
                 step += 1
-                tables = [parameter.detach(), total]
-                ops.update_rows(tables, None, gradient, self._numbers(step, group))
-                continue
-            adagrad(
-                [parameter],
-                [gradient],
-                [total],
-                [step],
-                fused=parameter.device.type == "cpu",
-                lr_decay=0.0,
-                maximize=False,
-                **{name: group[name] for name in _NUMBERS},
-            )
+                numbers = self._numbers(step, group)
+                ops.update_rows([parameter, total], None, gradient, numbers)
+            else:
+                options |= {"lr_decay": 0.0, "maximize": False, "fused": parameter.is_cpu}
+                adagrad([parameter], [gradient], [total], [step], **options)
