@@ -105,9 +105,8 @@ class ModelConfig(Section):
     """The model."""
 
     name: Annotated[str, _one_of(MODELS)]
-    """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp`` or ``rescal``; for quads
-    ``tntcomplex`` (docs/how-to/temporal.md); or the import path ``my.module:MyModel`` of your own
-    (docs/how-to/own_model.md)."""
+    """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp``, ``rescal``; for quads
+    ``tntcomplex`` (docs/how-to/temporal.md); or ``my.module:MyModel``: docs/how-to/own_model.md."""
     base_dim: Count
     """``dim`` of the model: complex dimensions for rotate and complex, of each half for cp."""
     gamma: Positive = 12.0
@@ -117,8 +116,7 @@ class ModelConfig(Section):
     init_range: Positive | None = None
     """Draw entities and relations uniformly within +- this number; by default as the model does."""
     init_std: Positive | None = None
-    """Draw entities and relations from a normal distribution with this standard deviation; not with
-    init_range."""
+    """As ``init_range``, but from a normal distribution with this standard deviation."""
     reciprocal: bool = False
     """Add inverse relations, and predict a head as the tail of the inverse
     (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them."""
@@ -176,8 +174,7 @@ class TrainConfig(Section):
     log_every: Count = 100
     """Steps between rows of the log."""
     keep_every: CountOrZero = 0
-    """Steps between models that are kept as ``model_<n>.safetensors`` for ``kgfast explain``; 0:
-    none."""
+    """Steps between models kept as ``model_<n>.safetensors`` for ``kgfast explain``; 0: none."""
     save_best_metric: Annotated[str, AfterValidator(lambda name: metric_named(name).name)] = "mrr"
     """The metric of ``best.safetensors`` and early stopping: any of ``Ranks.metrics``, such as
     ``mrr``, or ``hits@K`` of any K. Evaluations report that ``hits@K`` too."""
@@ -223,9 +220,8 @@ class LossConfig(Section):
     """The loss; formulas in :mod:`kgfast.losses`."""
 
     name: Annotated[str, _one_of(_LOSSES)] = "nssa"
-    """``nssa``, ``margin`` or ``logistic`` for ``train.mode: negative``; ``bce`` for 1vsall and
-    kvsall, ``cross_entropy`` for 1vsall. Or the import path ``my.module:MyLoss`` of your own for
-    ``train.mode: negative`` (docs/how-to/own_model.md)."""
+    """For ``train.mode: negative``: ``nssa``, ``margin``, ``logistic`` or ``my.module:MyLoss``
+    (docs/how-to/own_model.md); for 1vsall: ``bce`` or ``cross_entropy``; for kvsall: ``bce``."""
     alpha: NonNegative = 1.0
     """For nssa: the adversarial temperature."""
     margin: NonNegative = 1.0
@@ -238,8 +234,8 @@ class LossConfig(Section):
     """For bce and cross_entropy, of models whose scores are dot products: on a GPU ``bf16`` rounds
     factors to bfloat16, and trains faster (docs/reference/losses.md). Evaluation stays exact."""
     relation_weight: NonNegative = 0.0
-    """Weight of relation prediction beside the loss (Chen et al. 2021), for every model but conve:
-    the cross entropy of the relation of a triple, given its head and tail. 0: off."""
+    """Weight of the cross entropy of a triple's relation, given head and tail, beside the loss
+    (relation prediction, Chen et al. 2021), for triples and every model but conve. 0: off."""
     options: dict[str, JsonValue] = {}
     """For a loss of your own: its hyperparameters."""
 
@@ -260,8 +256,7 @@ class OptimConfig(Section):
     """The optimizer."""
 
     name: Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"] = "row_adam"
-    """A row optimizer updates only the entity rows that a step used; with 1vsall and kvsall a step
-    uses all of them."""
+    """A ``row_`` optimizer updates only the entity rows of a step: all with 1vsall and kvsall."""
     lr: Positive
     """The learning rate."""
     weight_decay: NonNegative = 0.0
