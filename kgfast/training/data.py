@@ -5,9 +5,10 @@ state, and a resumed run draws the batches of an uninterrupted run. No Python lo
 triples.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,39 +26,19 @@ _ALIGNED = 64  # bytes; a kernel is compiled anew for pointers with smaller alig
 
 @dataclass(frozen=True)
 class Batch:
-    """Queries of a batch, all on one side.
+    """Queries of a batch, all on one side, and the data of their losses."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the batch in the run, from 0.
-    side : {"head", "tail"}
-        The predicted side.
-    anchors, relations : Tensor
-        int64 ``[B]``.
-    targets : Tensor, optional
-        int64 ``[B]``; None for KvsAll, with several targets per query.
-    weights : Tensor, optional
-        Weights in the loss, float32 ``[B]``.
-    negatives, mask : Tensor, optional
-        Result of :meth:`Negatives.draw`.
-    indptr, answers : Tensor, optional
-        All targets of each query, such as :meth:`kgfast.KnownTriples.exclude` returns.
-    dims : tuple of int, optional
-        Widths of the sub-models that the batch trains (:meth:`kgfast.MED.draw`).
-    """
-
-    number: int
-    side: Side
-    anchors: Tensor
-    relations: Tensor
-    targets: Tensor | None
-    weights: Tensor | None
-    negatives: Tensor | None = None
-    mask: Tensor | None = None
-    indptr: Tensor | None = None
+    number: int  # number of the batch in the run, from 0
+    side: Side  # the predicted side
+    anchors: Tensor  # int64 [B]
+    relations: Tensor  # int64 [B]
+    targets: Tensor | None  # int64 [B]; None for KvsAll, with several targets per query
+    weights: Tensor | None = None  # float32 [B]
+    negatives: Tensor | None = None  # int64 [K], a pool, or [B, K]
+    mask: Tensor | None = None  # bool [B, K], False where a negative takes no part
+    indptr: Tensor | None = None  # all targets of each query, as KnownTriples.exclude returns them
     answers: Tensor | None = None
-    dims: tuple[int, ...] | None = None
+    dims: tuple[int, ...] | None = None  # widths of the sub-models of MED that the batch trains
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -119,11 +100,11 @@ class Batches:
         self._rows = {side: by_side[side] for side in sides}
         if distinct:
             self._rows = {side: rows[:, :2].unique(dim=0) for side, rows in self._rows.items()}
-        self._batch_size, self._seed, self._weights = batch_size, seed, weights
+        self._batch_size, self._weights = batch_size, weights
         counts = {side: -(-len(rows) // batch_size) for side, rows in self._rows.items()}
         self._num_heads, self.per_epoch = counts.get("head", 0), sum(counts.values())
-        self._generator = torch.Generator("cpu")
-        self._orders: dict[Side, tuple[int, Tensor]] = {}
+        sizes = {side: len(rows) for side, rows in self._rows.items()}
+        self._order = lru_cache(len(sizes))(partial(_order, sizes, seed))  # one of each side
 
     def batch(self, number: int) -> Batch:
         """Return a batch of the run by number, from 0."""
@@ -141,16 +122,11 @@ class Batches:
         start = (index if is_head else within - index) * self._batch_size
         return side, self._order(side, epoch)[start : start + self._batch_size]
 
-    def _order(self, side: Side, epoch: int) -> Tensor:
-        stored = self._orders.get(side)
-        if stored is None or stored[0] != epoch:
-            self._generator.manual_seed(mix(self._seed, epoch, _STREAM_OF[side]))
-            count = len(self._rows[side])
-            order = torch.randperm(
-                count, generator=self._generator, dtype=torch.int64, device="cpu"
-            )
-            stored = self._orders[side] = epoch, order
-        return stored[1]
+
+def _order(sizes: Mapping[Side, int], seed: int, side: Side, epoch: int) -> Tensor:
+    """Draw the order of the rows of a side in an epoch."""
+    generator = torch.Generator("cpu").manual_seed(mix(seed, epoch, _STREAM_OF[side]))
+    return torch.randperm(sizes[side], generator=generator, dtype=torch.int64, device="cpu")
 
 
 class Negatives:
@@ -177,51 +153,35 @@ class Negatives:
         known: KnownTriples | None = None,
     ) -> None:
         self._num_entities, self._size, self._seed = num_entities, size, seed
-        self.shared = shared
-        self._known = known
-        self._generator = torch.Generator("cpu")
+        self._is_shared, self._known = shared, known
 
     def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Draw the negatives of a batch.
+        """Draw the ids of a batch's negatives; the mask is None if all of them take part."""
+        generator = torch.Generator("cpu")
+        generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
 
-        Returns
-        -------
-        ids : Tensor
-            int64 ``[K]`` for a shared pool, else ``[B, K]``.
-        mask : Tensor or None
-            bool ``[B, K]``, False where the entity is a true answer; None if all are True.
-        """
-        self._generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
+        def drawn(*shape: int) -> Tensor:
+            return torch.randint(
+                self._num_entities, shape, generator=generator, dtype=torch.int64, device="cpu"
+            )
+
         count = len(batch.anchors)
-        ids = self._uniform(*([] if self.shared else [count]), self._size)
+        ids = drawn(self._size) if self._is_shared else drawn(count, self._size)
         if self._known is None:
             return ids, None
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
         rows = torch.repeat_interleave(indptr.diff())
-        if self.shared:
+        if self._is_shared:
             return ids, _mask_of(ids, rows, answers, count)
-        return self._replaced(ids, rows, answers)
-
-    def _uniform(self, *shape: int) -> Tensor:
-        return torch.randint(
-            self._num_entities,
-            shape,
-            generator=self._generator,
-            dtype=torch.int64,
-            device="cpu",
-        )
-
-    def _replaced(self, ids: Tensor, rows: Tensor, answers: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Draw known answers of rows again; return the ids and a mask, False where still known."""
         keys = rows * self._num_entities + answers  # ascending
-        numbers = torch.arange(len(ids), dtype=torch.int64, device="cpu")
+        numbers = torch.arange(count, dtype=torch.int64, device="cpu")
         starts = numbers[:, None] * self._num_entities
         known = _is_in(keys, starts + ids)
         for _ in range(_ROUNDS):
             again = known.nonzero(as_tuple=True)
             if not len(again[0]):
                 return ids, None
-            fresh = self._uniform(len(again[0]))
+            fresh = drawn(len(again[0]))
             ids[again] = fresh
             known[again] = _is_in(keys, starts[again[0], 0] + fresh)
         return ids, ~known if bool(known.any()) else None

@@ -23,26 +23,8 @@ class Objective:
     ``negative`` compares positives with sampled negatives; ``1vsall`` the target of each triple
     with all entities; ``kvsall`` all targets of each distinct query with all entities. For a model
     with inverse relations (:attr:`kgfast.Model.has_inverses`) steps query the tails of triples and
-    of their inverses, in common batches; for others, heads and tails.
-
-    Parameters
-    ----------
-    config : Config
-    hrt : Tensor
-        Training triples, int64 ``[T, 3]`` on the CPU.
-    model : Model
-        The model of the config.
-
-    Attributes
-    ----------
-    hrt : Tensor
-        The triples of the batches: int64 ``[T, 3]``, or ``[2T, 3]`` with inverses.
-    lazy : bool
-        True if a step uses few rows of the entity table.
-    batches : Batches
-        The batches of the run.
-    negatives : Negatives, optional
-        Draws the negatives of a batch.
+    of their inverses, in common batches; for others, heads and tails. ``hrt`` are the training
+    triples, int64 ``[T, 3]`` on the CPU; as an attribute ``[2T, 3]`` with inverses.
     """
 
     def __init__(self, config: Config, hrt: Tensor, model: Any) -> None:
@@ -52,15 +34,15 @@ class Objective:
         self._loss: Callable[..., Tensor] = losses.MEDLoss(sparse=True) if is_med else loss
         self._draw_dims: Callable[[int], list[int]] | None = model.draw if is_med else None
         self.hrt = with_inverses(hrt, model.num_relations) if model.has_inverses else hrt
-        self.lazy, is_distinct = mode == "negative", mode == "kvsall"
-        filters = is_distinct or data.filter_negatives
+        self.lazy = mode == "negative"  # a step uses few rows of the entity table
+        distinct = mode == "kvsall"
+        filters = distinct or data.filter_negatives
         self._known = KnownTriples(self.hrt) if filters else None
         has_weights = data.subsampling and loss.takes_weights
         weights = losses.subsampling_weights(self.hrt) if has_weights else None
         sides: Sequence[Side] = ["tail"] if model.has_inverses else SIDES
-        self.batches = Batches(
-            self.hrt, data.train_bs, config.seed, weights, sides, distinct=is_distinct
-        )
+        batches = self.hrt, data.train_bs, config.seed, weights, sides
+        self.batches = Batches(*batches, distinct=distinct)
         self._target_weights: Tensor | None = None
         if data.target_weights:
             self._target_weights = losses.frequency_weights(self.hrt, num_entities)
