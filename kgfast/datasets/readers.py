@@ -34,9 +34,14 @@ from kgfast.datasets.lines import (
     read_names,
     read_vocabulary,
 )
-from kgfast.datasets.parquet import read_parquet
-from kgfast.datasets.table import TABLES, FactTable, read_table
-from kgfast.datasets.tkgl import EDGE_LISTS, read_tkgl
+from kgfast.datasets.table import (
+    EDGE_LISTS,
+    TABLES,
+    FactTable,
+    read_parquet,
+    read_table,
+    read_tkgl,
+)
 from kgfast.graph import Triples, VocabularyLike, names_of
 
 

@@ -1,4 +1,4 @@
-"""One table of facts: CSV, TSV or Parquet with named columns, and a split of its facts.
+"""Tables of facts: CSV, TSV or Parquet with named columns, and splits of one table.
 
 Cost model: one pass of :mod:`csv` over the file, gzipped or not, in blocks of rows. Memory holds 8
 bytes for each cell of a fact, and each name, label and type once.
@@ -19,16 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.lines import TRIPLE_COLUMNS, Files, Graph
+from kgfast.datasets.data_files import need_file, split_files
+from kgfast.datasets.lines import TRIPLE_COLUMNS, Files, Graph, ids_of_names
 from kgfast.frames import EXTRA, needed
-from kgfast.graph import Vocabulary, did_you_mean
+from kgfast.graph import TimedRelations, Vocabulary, did_you_mean
 from kgfast.rng import mix, scrambled
 from kgfast.text import bad_line, reading, shown
 
+_ROLES = TRIPLE_COLUMNS[0]
 _COUNTS = {"columns": 3, "labels": 2, "types": 2}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 _ROWS = 1 << 13  # rows of a block
 _LONGEST = 1 << 20  # bytes of a line
+# the largest id of Parquet may be 64 times the number of ids, or 2^20
+_SPARSE, _ALWAYS = 64, 1 << 20
+EDGE_LISTS = tuple(
+    f"tkgl-{name}_edgelist.csv" for name in ("icews", "polecat", "smallpedia", "wikidata", "yago")
+)
 
 
 class FactTable:
@@ -68,6 +75,7 @@ class FactTable:
         self.types: dict[str, str] = {}
         self._kinds = [("label", self.labels)] * 2 * bool(labels)
         self._kinds += [("type", self.types)] * 2 * bool(types)
+        self.roles_of_text: set[str] = set()  # roles that a Parquet file has as text
 
     def read(self, files: Files) -> Graph:
         """Read a file per split; sorted names are the vocabularies, numbers sorted as numbers."""
@@ -78,7 +86,7 @@ class FactTable:
         for file in files:
             blocks = [np.empty((3, 0), np.int64)]
             for start, (heads, names, tails, *others) in self._blocks(file) if file else ():
-                for role, cells in (("head", heads), ("relation", names), ("tail", tails)):
+                for role, cells in zip(_ROLES, (heads, names, tails), strict=True):
                     if "" in cells:
                         raise self._bad(file, start + cells.index(""), f"the {role} is empty")
                 self._note(file, start, [heads, tails] * 2, others)
@@ -106,9 +114,11 @@ class FactTable:
         if columns is None:
             columns = next((names for names in TRIPLE_COLUMNS if set(names) <= set(header)), None)
         if columns is None:
+            expected = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
             raise ValueError(
-                f"{file}: name head, relation and tail by columns=, without a header by positions, "
-                f"columns=(0, 1, 2); the first row is {shown(list(header), 200)}"
+                f"{file}: expected columns {expected}; else name head, relation and tail by "
+                "columns=, without a header by positions, columns=(0, 1, 2); the first row is "
+                f"{shown(list(header), 200)}"
             )
         columns = [*columns, *self._others]
         for column in columns:
@@ -149,9 +159,12 @@ class FactTable:
         names = [header[position] for position in self._positions(file, header)]
         start = 0
         for batch in parquet.iter_batches(_ROWS, columns=list(dict.fromkeys(names))):
-            for name in names:
-                if "float" in str(batch[name].type) or "double" in str(batch[name].type):
-                    raise ValueError(f"{file}: column {name} must hold text or whole numbers")
+            kinds = {name: str(batch[name].type) for name in names}
+            for name, kind in kinds.items():
+                if "float" in kind or "double" in kind:
+                    raise ValueError(f"{file}: column {name} must hold text or ids; got {kind}")
+            of_roles = zip(_ROLES, names, strict=False)
+            self.roles_of_text |= {role for role, name in of_roles if "int" not in kinds[name][:4]}
             columns = {name: batch[name].cast("string").to_pylist() for name in set(names)}
             yield start, [[cell or "" for cell in columns[name]] for name in names]
             start += len(batch)
@@ -229,6 +242,61 @@ def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
         side = _sides(facts, edges, sizes)
     splits = [facts[torch.from_numpy(side == split)] for split in range(3)]
     return entities, relations, splits, [None] * 3
+
+
+def read_parquet(folder: Path) -> Graph:
+    """Read Parquet files, text as names; whole numbers are ids from 0, whose digits are names."""
+    files, table = split_files(folder, "{}.parquet"), FactTable()
+    *coded, splits, _ = table.read(files)
+    vocabularies = []
+    for what, start, names in zip(("entities", "relations"), (0, 1), coded, strict=True):
+        columns, in_order = slice(start, 3, 2), sorted(names)
+        if table.roles_of_text.isdisjoint(_ROLES[columns]):
+            largest = max(map(int, names), default=-1)
+            count = sum(rows[:, columns].numel() for rows in splits)
+            if largest >= max(_ALWAYS, _SPARSE * count):
+                raise ValueError(
+                    f"{folder}: the ids of {what} must be about as many as the largest, "
+                    f"{largest:,}; the files hold {count:,}: number ids from 0"
+                )
+            ids = np.array(list(map(int, names)), np.int64)
+            for file, rows in zip(files, splits, strict=True):
+                for row, column in np.argwhere(ids[rows[:, columns]] < 0)[:1]:
+                    role, id = _ROLES[columns][column], ids[rows[row, columns][column]]
+                    raise ValueError(f"{file}: row {row}: {role} {id} is below 0")
+            in_order = list(map(str, range(largest + 1)))
+        vocabularies.append(Vocabulary(in_order))
+        places = vocabularies[-1].ids(names)
+        for rows in splits:
+            rows[:, columns] = places[rows[:, columns]]
+    return *vocabularies, splits, files
+
+
+def read_tkgl(folder: Path) -> Graph:
+    """Read a tkgl-* data set of the Temporal Graph Benchmark: one CSV file of quads.
+
+    A line holds timestamp, head, tail and relation_type; the first names the columns. Ids and
+    splits are those of py-tgb: train has the first 70 % of quads by time, valid 15 % (tkgl-yago: 80
+    and 10).
+    """
+    file, quads = need_file(folder, *EDGE_LISTS), []
+    with reading(file, "no readable table"), _reader(file) as reader:
+        for row in islice(filter(None, reader), 1, None):
+            if len(row) != 4 or "" in row or not row[0].lstrip("-").isdecimal():
+                expected = "expected timestamp, head, tail and relation_type"
+                raise bad_line(file, reader.line_num, expected, ",".join(row))
+            quads.append(row)
+    stamps, heads, tails, relations = zip(*quads, strict=True)
+    entities = Vocabulary(dict.fromkeys(chain.from_iterable(zip(heads, tails, strict=True))))
+    names = list(dict.fromkeys(relations))
+    names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
+    times = Vocabulary(sorted(set(stamps), key=int))
+    vocabularies = entities, TimedRelations(Vocabulary(names), times)
+    hrt = ids_of_names(file, [[*heads], [*relations], [*tails], [*stamps]], *vocabularies)
+    ends = [0.8, 0.9] if "yago" in file.name else [0.7, 0.85]
+    values = np.array(stamps, np.int64)
+    place = np.searchsorted(np.quantile(values.repeat(2), ends), values)  # with the inverses
+    return *vocabularies, [hrt[place == split] for split in range(3)], [None] * 3
 
 
 def _keys(rows: Tensor, entities: Vocabulary, relations: Vocabulary) -> np.ndarray:

@@ -40,7 +40,10 @@ def test_parquet_of_ids(tmp_path):
     ("columns", "message"),
     [
         ({"head": ["a"], "rel": ["r"], "tail": ["b"]}, "expected columns head, relation, tail or"),
-        ({"head": ["a", None], "relation": ["r"] * 2, "tail": ["b"] * 2}, "row 1 has no head"),
+        (
+            {"head": ["a", None], "relation": ["r"] * 2, "tail": ["b"] * 2},
+            "row 1: the head is empty",
+        ),
         ({"head": [0.5], "relation": ["r"], "tail": ["b"]}, "head must hold text or ids"),
         ({"head": [1, -1], "relation": [0, 0], "tail": [1, 2]}, "row 1: head -1 is below 0"),
         (  # names for more ids than memory holds
