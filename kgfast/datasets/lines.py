@@ -4,7 +4,7 @@ Splits are read without a Python loop per line. Only if that fails, the file is 
 find the wrong line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,17 +28,15 @@ Files = Sequence[Path | None]  # files of train, valid and test
 Graph = tuple[Vocabulary, Vocabulary, list[Tensor], Files]
 
 
-def read_vocabulary(
-    file: Path, fields_of: Callable[[str], list[str]], has_count: bool = False
-) -> Vocabulary:
-    """Read a file of (id, name) fields with ids 0..len-1 in any order."""
+def read_vocabulary(file: Path, has_count: bool = False) -> Vocabulary:
+    """Read lines of `id<TAB>name`, or, after a count, of `name id`; ids 0..len-1 in any order."""
     lines = list(numbered_lines(text_of(file)))
     if has_count:
         lines = _without_count(file, lines)
     names: dict[int, str] = {}
     numbers: dict[str, int] = {}
     for number, line in lines:
-        fields = fields_of(line)
+        fields = line.rsplit(maxsplit=1)[::-1] if has_count else line.split("\t", 1)
         if len(fields) != 2 or not all(fields):
             raise bad_line(file, number, "expected an id and a name", line)
         try:
@@ -53,16 +51,6 @@ def read_vocabulary(
             raise bad_line(file, number, problem, line)
         names[id], numbers[name] = name, number
     return Vocabulary(names[id] for id in range(len(names)))
-
-
-def id_name(line: str) -> list[str]:
-    """Return the fields of ``id<TAB>name``."""
-    return line.split("\t", 1)
-
-
-def name_id(line: str) -> list[str]:
-    """Return the fields of ``name id``, the id first."""
-    return line.rsplit(maxsplit=1)[::-1]
 
 
 def _without_count(file: Path, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -26,9 +26,7 @@ from kgfast.datasets.inspection import mistakes
 from kgfast.datasets.labelled import with_labels
 from kgfast.datasets.lines import (
     Graph,
-    id_name,
     ids_of_names,
-    name_id,
     numbered_names,
     read_ids,
     read_names,
@@ -190,14 +188,14 @@ def load_negatives(
 
 
 def _read_official(folder: Path) -> Graph:
-    entities = read_vocabulary(need_file(folder, "entities.dict", "entities.tsv"), id_name)
-    relations = read_vocabulary(need_file(folder, "relations.dict", "relations.tsv"), id_name)
+    entities = read_vocabulary(need_file(folder, "entities.dict", "entities.tsv"))
+    relations = read_vocabulary(need_file(folder, "relations.dict", "relations.tsv"))
     return numbered_names(split_files(folder, "{}.txt", "{}.tsv"), (entities, relations))
 
 
 def _read_openke(folder: Path) -> Graph:
-    entities = read_vocabulary(need_file(folder, "entity2id.txt"), name_id, has_count=True)
-    relations = read_vocabulary(need_file(folder, "relation2id.txt"), name_id, has_count=True)
+    entities = read_vocabulary(need_file(folder, "entity2id.txt"), has_count=True)
+    relations = read_vocabulary(need_file(folder, "relation2id.txt"), has_count=True)
     columns = {"head": len(entities), "tail": len(entities), "relation": len(relations)}
     files = split_files(folder, "{}2id.txt")
     htr = [read_ids(file, columns, has_count=True) for file in files]
@@ -205,8 +203,8 @@ def _read_openke(folder: Path) -> Graph:
 
 
 def _read_libkge(folder: Path) -> Graph:
-    entities = read_vocabulary(need_file(folder, "entity_ids.del"), id_name)
-    relations = read_vocabulary(need_file(folder, "relation_ids.del"), id_name)
+    entities = read_vocabulary(need_file(folder, "entity_ids.del"))
+    relations = read_vocabulary(need_file(folder, "relation_ids.del"))
     columns = {"head": len(entities), "relation": len(relations), "tail": len(entities)}
     files = split_files(folder, "{}.del")
     return entities, relations, [read_ids(file, columns) for file in files], files

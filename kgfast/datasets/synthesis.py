@@ -42,7 +42,6 @@ _WEIGHTS = {
     "composed": 0.06,
     "sibling": 0.06,
 }
-_THEN = "child_of_then_"
 _HOPELESS = 0.25  # share of entities with nearly no correlation to the parent
 # dimensions that share a random stream: the prefix of a planting is the smaller planting
 _BLOCK = 64
@@ -53,6 +52,7 @@ class _Relation(NamedTuple):
     name: str
     kind: str  # a key of _WEIGHTS
     weight: float  # later relations of a kind get fewer triples
+    then: int  # the relation that a composition takes after `child_of`
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,20 +170,21 @@ def synthetic(
 
 
 def _catalogue(num_relations: int) -> list[_Relation]:
-    names = [("child_of", "tree", 0)]
+    relations = [_Relation("child_of", "tree", _WEIGHTS["tree"], 0)]
     for cycle in range(num_relations // 5 + 1):
-        then = "child_of" if cycle == 0 else f"has_part_{cycle - 1}"
-        names += [
-            (f"sibling_{cycle}", "sibling", cycle),
-            (f"symmetric_{cycle}", "symmetric", cycle),
-            (f"has_part_{cycle}", "whole", cycle),
-            (f"part_of_{cycle}", "part", cycle),
-            (_THEN + then, "composed", cycle),
+        then = max(0, len(relations) - 3)  # `has_part` of the cycle before, else `child_of`
+        kinds = {
+            f"sibling_{cycle}": "sibling",
+            f"symmetric_{cycle}": "symmetric",
+            f"has_part_{cycle}": "whole",
+            f"part_of_{cycle}": "part",
+            f"child_of_then_{relations[then].name}": "composed",
+        }
+        relations += [
+            _Relation(name, kind, _WEIGHTS[kind] / (1 + cycle) ** 2, then)
+            for name, kind in kinds.items()
         ]
-    return [
-        _Relation(name, kind, _WEIGHTS[kind] / (1 + cycle) ** 2)
-        for name, kind, cycle in names[:num_relations]
-    ]
+    return relations[:num_relations]
 
 
 def _grow(
@@ -218,10 +219,8 @@ def _shuffled(
     ids: _Ints, weights: NDArray[np.float64], size: int, rng: np.random.Generator
 ) -> _Ints:
     """Return `size` relations in random order, each in proportion to its weight."""
-    if not len(ids):
-        return np.empty(0, np.int64)
     edges = np.cumsum(weights[ids]) / weights[ids].sum()
-    positions = (np.arange(size) + 0.5) / max(size, 1)
+    positions = (np.arange(size) + 0.5) / size
     chosen = np.searchsorted(edges, positions).clip(max=len(ids) - 1)
     return rng.permutation(ids[chosen])
 
@@ -282,14 +281,13 @@ def _fillers(
 ) -> list[_Ints]:
     """Return up to `total` triples of the compositions and sibling relations."""
     relations = growth.relations
-    names = {relation.name: i for i, relation in enumerate(relations)}
     children = grown[grown[:, 1] == 0][:, ::2]  # (child, parent): every child has one
     num_children = np.bincount(children[:, 1], minlength=len(growth.parent))
     pools: dict[int, _Ints] = {}
     room = dict.fromkeys(fillers, int((num_children * (num_children - 1)).sum()))
     for r in fillers:
         if relations[r].kind == "composed":
-            then = grown[grown[:, 1] == names[relations[r].name.removeprefix(_THEN)]][:, ::2]
+            then = grown[grown[:, 1] == relations[r].then][:, ::2]
             pools[r] = _compositions(children, then, rng.permutation(len(growth.parent)))
             room[r] = len(pools[r])
     triples = []
@@ -351,7 +349,6 @@ def _ranges(start: _Ints, count: _Ints) -> _Ints:
 
 def _planted_phases(relations: list[_Relation], rng: np.random.Generator) -> _Floats:
     """Return the phases of one block `[R, 64]`."""
-    names = {relation.name: i for i, relation in enumerate(relations)}
     phase = np.zeros((len(relations), _BLOCK), np.float32)
     for i, relation in enumerate(relations):
         uniform = rng.random(_BLOCK, dtype=np.float32)
@@ -362,8 +359,7 @@ def _planted_phases(relations: list[_Relation], rng: np.random.Generator) -> _Fl
         elif relation.kind == "part":
             phase[i] = -phase[i - 1]
         elif relation.kind == "composed":
-            then = relation.name.removeprefix(_THEN)
-            total = phase[0].astype(np.float64) + phase[names[then]]
+            total = phase[0].astype(np.float64) + phase[relation.then]
             phase[i] = np.remainder(total + np.pi, 2 * np.pi) - np.pi
     return phase
 
@@ -377,14 +373,12 @@ def _planted_entities(
     im = rng.standard_normal(size, dtype=np.float32) * np.float32(_SCALE)
     # unlike numpy's, these have equal bits on every processor
     cosine, sine = (values.float().numpy() for values in cos_sin(torch.from_numpy(phase).double()))
+    sine[0] *= -1  # a link of `child_of` turns the entity into the parent, which is turned back
     for at in _levels(growth.parent):
-        parent, link = growth.parent[at], growth.link[at]
         kept = growth.correlation[at, None]
         fresh = np.sqrt(1 - kept * kept)
-        turn_re = cosine[link]
-        # A link that leads upward turns the entity into the parent, so the parent is turned back.
-        turn_im = np.where(link[:, None] == 0, -sine[link], sine[link])
-        re_parent, im_parent = re[parent], im[parent]
+        turn_re, turn_im = cosine[growth.link[at]], sine[growth.link[at]]
+        re_parent, im_parent = re[growth.parent[at]], im[growth.parent[at]]
         re[at] = kept * (re_parent * turn_re - im_parent * turn_im) + fresh * re[at]
         im[at] = kept * (re_parent * turn_im + im_parent * turn_re) + fresh * im[at]
     return re, im
