@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kgfast.graph.ids import INT64_MAX, as_integers
+from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.known import Side
 from kgfast.graph.named import (
     Names,
@@ -56,8 +56,7 @@ class TypeConstraints:
         relations, times = relation_names(pairs)
         lists: dict[int, list[Tensor]] = {}
         for key, value in mapping.items():
-            relation = int(ids_or_names("relation", key, relations))
-            _check_range("relation", as_integers("relation", [relation]), relations)
+            relation = int(_checked("relation", [key], relations))
             if relation in lists:
                 raise ValueError(f"relation {shown(key)} is given twice")
             sides = [value.get(side) for side in _SIDES] if isinstance(value, Mapping) else value
@@ -195,15 +194,11 @@ def _checked(what: str, ids: Any, names: Any) -> Tensor:
     """Return ids or names as distinct ids, ascending."""
     ids = sorted(ids) if isinstance(ids, set | frozenset) else ids
     checked: Tensor = ids_or_names(what, ids, names).reshape(-1).cpu().sort().values
-    _check_range(what, checked, names)
+    outside = checked[(checked < 0) | (checked >= (INT64_MAX if names is None else len(names)))]
+    if len(outside):
+        limit = "" if names is None else len(names) - 1
+        raise ValueError(f"{what} must be in 0..{limit}; got {int(outside[0])}")
     repeats = checked[1:][checked.diff() == 0]
     if len(repeats):
         raise ValueError(f"{what} must not repeat an id; got {int(repeats[0])} again")
     return checked
-
-
-def _check_range(what: str, ids: Tensor, names: Any) -> None:
-    outside = ids[(ids < 0) | (ids >= (INT64_MAX if names is None else len(names)))]
-    if len(outside):
-        limit = "" if names is None else len(names) - 1
-        raise ValueError(f"{what} must be in 0..{limit}; got {int(outside[0])}")

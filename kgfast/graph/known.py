@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -77,11 +78,8 @@ class KnownTriples:
             for block in (block.numpy() for ids in tensors for block in ids.split(CHUNK)):
                 yield block[:, 0], block[:, 1], block[:, 2]
 
-        self._tails = index_of("tail", rows, sum(map(len, tensors)), sizes)
-        self._heads = self._turned("head")
-        self._relations: PairIndex | None = None
-        self._folder: Path | None = None
-        self._checksum: str | None = None
+        self._indices = {"tail": index_of("tail", rows, sum(map(len, tensors)), sizes)}
+        self._index("head")
 
     @classmethod
     def build(
@@ -128,39 +126,35 @@ class KnownTriples:
         damaged, or of another version.
         """
         known = cls.__new__(cls)
-        known._folder = Path(folder).resolve()
-        known._checksum, indices, known.num_times, known._times_of_key = open_folder(Path(folder))
-        known._tails, known._heads = indices["tail"], indices["head"]
-        known._relations = None
+        facts = open_folder(Path(folder))
+        known.checksum, known._indices, known.num_times, known._times_of_key = facts
         return known
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a new folder that :meth:`open` reads; a ValueError if the folder is there."""
         with new_folder(folder) as scratch:
             more = {} if self.num_times is None else {"times": (self.num_times, self._times_of_key)}
-            write_folder(scratch, self.sizes, {"tail": self._tails, "head": self._heads}, **more)
+            write_folder(scratch, self._indices, **more)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Return one past the largest entity and one past the largest relation."""
-        return self._tails.num_anchors, self._tails.num_others
+        return self._indices["tail"].num_anchors, self._indices["tail"].num_others
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """Return the checksum of the triples: equal for equal triples, in memory or in a folder."""
-        if self._checksum is None:
-            self._checksum = checksum_of(self._tails)
-        return self._checksum
+        return checksum_of(self._indices["tail"])
 
     @property
     def num_triples(self) -> int:
         """Return the number of distinct triples."""
-        return len(self._tails.indices)
+        return len(self._indices["tail"].indices)
 
     @property
     def device(self) -> torch.device:
         """Return the device that holds the index; see `to`."""
-        return self._tails.pairs.device
+        return self._indices["tail"].pairs.device
 
     def exclude(
         self,
@@ -232,11 +226,12 @@ class KnownTriples:
     def contains(self, triples: TriplesLike) -> Tensor:
         """Return whether each triple is known, bool `[T]`; errors as `as_triples_tensor`."""
         hrt = as_triples_tensor(triples, num_times=self.num_times)
-        starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1] // self._times_of_key)
+        tails = self._indices["tail"]
+        starts, ends = tails.slices(hrt[:, 0], hrt[:, 1] // self._times_of_key)
         ids = hrt[:, 2].to(starts.device)
-        low = lower_bound(self._tails.indices, ids, starts, ends)
+        low = lower_bound(tails.indices, ids, starts, ends)
         is_known = low < ends
-        is_known[is_known.clone()] = self._tails.indices[low[is_known]] == ids[is_known]
+        is_known[is_known.clone()] = tails.indices[low[is_known]] == ids[is_known]
         return is_known.to(hrt.device)
 
     def relation_cardinalities(self) -> dict[int, Cardinality]:
@@ -246,8 +241,8 @@ class KnownTriples:
         relation with under 1.5 heads per (r, t) on average is "1-", else "N-". A relation with
         under 1.5 tails per (h, r) is "-1", else "-N" (Bordes et al. 2013, section 4.3).
         """
-        triples, pairs_hr = map(self._over_times, self._tails.per_relation())
-        pairs_rt = self._over_times(self._heads.per_relation()[1])
+        triples, pairs_hr = map(self._over_times, self._indices["tail"].per_relation())
+        pairs_rt = self._over_times(self._indices["head"].per_relation()[1])
         heads = (triples >= 1.5 * pairs_rt).tolist()
         tails = (triples >= 1.5 * pairs_hr).tolist()
         kinds: tuple[tuple[Cardinality, Cardinality], ...] = (("1-1", "1-N"), ("N-1", "N-N"))
@@ -256,11 +251,11 @@ class KnownTriples:
 
     def entity_frequency(self) -> Tensor:
         """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`."""
-        return self._tails.per_anchor() + self._heads.per_anchor()
+        return self._indices["tail"].per_anchor() + self._indices["head"].per_anchor()
 
     def relation_frequency(self) -> Tensor:
         """Return the number of triples of each relation, int64 `[largest relation + 1]`."""
-        return self._over_times(self._tails.per_relation()[0])
+        return self._over_times(self._indices["tail"].per_relation()[0])
 
     @property
     def _width(self) -> int:
@@ -274,31 +269,24 @@ class KnownTriples:
         """Return the index on a device."""
         moved = KnownTriples.__new__(KnownTriples)
         moved.__dict__.update(self.__dict__)
-        moved._tails, moved._heads = self._tails.to(device), self._heads.to(device)
-        moved._relations = None if self._relations is None else self._relations.to(device)
+        moved._indices = {side: index.to(device) for side, index in self._indices.items()}
         return moved
 
     def __len__(self) -> int:
         return self.num_triples
 
     def __repr__(self) -> str:
-        return (
-            f"KnownTriples({len(self):,} triples, {len(self._tails.pairs):,} (h, r) pairs, "
-            f"{len(self._heads.pairs):,} (r, t) pairs)"
-        )
+        pairs_hr, pairs_rt = (len(self._indices[side].pairs) for side in ("tail", "head"))
+        pairs = f"{pairs_hr:,} (h, r) pairs, {pairs_rt:,} (r, t) pairs"
+        return f"KnownTriples({len(self):,} triples, {pairs})"
 
     def _index(self, side: Side) -> PairIndex:
-        if side == "tail":
-            return self._tails
-        if side == "head":
-            return self._heads
-        if side != "relation":
-            raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
-        if self._relations is None:
-            check_sizes(self.sizes[0], self.sizes[0], "(h, t)")
-            self._relations = self._turned("relation").to(self.device)
-        return self._relations
-
-    def _turned(self, side: Side) -> PairIndex:
-        tails = self._tails.to("cpu")
-        return index_of(side, tails.rows, len(tails.indices), self.sizes)
+        if side not in self._indices:
+            if side not in ("head", "relation"):
+                raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
+            if side == "relation":
+                check_sizes(self.sizes[0], self.sizes[0], "(h, t)")
+            tails = self._indices["tail"].to("cpu")
+            index = index_of(side, tails.rows, len(tails.indices), self.sizes)
+            self._indices[side] = index.to(self.device)
+        return self._indices[side]

@@ -87,23 +87,23 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
     index_of("head", tails.rows, len(tails.indices), sizes, partial(room, "head"))
     for side in _STORED:
         (folder / f"{side}.keys.npy").unlink()
-    _write_manifest(folder, sizes, tails)
+    _write_manifest(folder, tails)
 
 
-def write_folder(folder: Path, sizes: Any, indices: Mapping[str, PairIndex], **more: Any) -> None:
-    """Write indexes; ``sizes`` are the numbers of entities and relations; and more facts."""
-    for side, index in indices.items():
+def write_folder(folder: Path, indices: Mapping[str, PairIndex], **more: Any) -> None:
+    """Write the indexes that a folder has, and more facts."""
+    for side in _STORED:
         for name in _PARTS:
-            np.save(folder / f"{side}.{name}.npy", getattr(index, name).cpu().numpy())
-    _write_manifest(folder, sizes, indices["tail"], **more)
+            np.save(folder / f"{side}.{name}.npy", getattr(indices[side], name).cpu().numpy())
+    _write_manifest(folder, indices["tail"], **more)
 
 
-def _write_manifest(folder: Path, sizes: tuple[int, int], tails: PairIndex, **more: Any) -> None:
+def _write_manifest(folder: Path, tails: PairIndex, **more: Any) -> None:
     facts = {
         "format": _FORMAT[0],
         "version": _FORMAT[1],
-        "num_entities": sizes[0],
-        "num_relations": sizes[1],
+        "num_entities": tails.num_anchors,
+        "num_relations": tails.num_others,
         "checksum": checksum_of(tails),
         **more,
     }

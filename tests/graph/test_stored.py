@@ -33,8 +33,8 @@ def write(path, rows):
 
 def assert_same(found, expected):
     """Compare every array of the indexes, bit by bit."""
-    for name in ("_tails", "_heads"):
-        one, other = getattr(found, name), getattr(expected, name)
+    for name in ("tail", "head"):
+        one, other = found._indices[name], expected._indices[name]
         for part in ("pairs", "indptr", "indices"):
             assert getattr(one, part).dtype == getattr(other, part).dtype, (name, part)
             assert torch.equal(getattr(one, part), getattr(other, part)), (name, part)
