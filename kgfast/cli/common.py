@@ -33,16 +33,15 @@ NO_DATA = (
 class _Commands(TyperGroup):
     """Commands whose mistakes end in one line, with exit code 2, and whose warnings are lines."""
 
-    def main(self, *args: Any, **options: Any) -> Any:
-        arguments = args[0] if args else options.pop("args", None)
-        words = list(sys.argv[1:] if arguments is None else arguments)
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words
         words = [word for word in words if word != "--debug"]
         code: Any = 2
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
             try:
-                code = super().main(words, *args[1:], **{**options, "standalone_mode": False})
+                code = super().main(words, *more, **(options | {"standalone_mode": False}))
             except ClickException as error:
                 if type(error).__name__ == "NoArgsIsHelpError":
                     error.show()

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kgfast.models.tables import Room
-from kgfast.text import shown
+from kgfast.text import reading, shown
 from kgfast.whole_files import write_whole
 
 VERSION = 1
@@ -90,9 +90,8 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
                 content = _bytes(block)
                 checksums[name] = zlib.crc32(content, checksums[name])
                 file.write(content)
-        facts = {name: [header[name]["dtype"], header[name]["shape"]] for name in names}
         file.seek(8 + text.index(_UNKNOWN.encode()))
-        file.write(_checksum(metadata, facts, checksums).encode())
+        file.write(_checksum(metadata, tensors, checksums).encode())
 
 
 def blocks(rows: Any) -> Iterator[Tensor]:
@@ -110,9 +109,10 @@ def _bytes(block: Tensor) -> Any:
 
 
 def _checksum(
-    metadata: Mapping[str, str], facts: Mapping[str, Any], checksums: Mapping[str, int]
+    metadata: Mapping[str, str], tensors: Mapping[str, Any], checksums: Mapping[str, int]
 ) -> str:
     others = {key: value for key, value in metadata.items() if key != _CHECKSUM}
+    facts = {name: [_KINDS.get(rows.dtype), list(rows.shape)] for name, rows in tensors.items()}
     text = json.dumps([others, facts, checksums], sort_keys=True)
     return f"{zlib.crc32(text.encode()):08x}"
 
@@ -137,7 +137,7 @@ def load(
         message names the path.
     """
     tensors: dict[str, Tensor] = {}
-    facts, checksums = {}, {}
+    checksums: dict[str, int] = {}
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
     try:
@@ -146,7 +146,6 @@ def load(
             meta = _meta(path, metadata)
             for name in file.keys():  # noqa: SIM118, no mapping
                 stored = file.get_tensor(name)  # on the pages of the file
-                facts[name] = [_KINDS.get(stored.dtype), list(stored.shape)]
                 has_room = stored.ndim == 2 and stored.dtype == torch.float32
                 make = room if room and has_room else stored.new_empty
                 tensors[name], checksums[name] = make(stored.shape), 0
@@ -155,19 +154,17 @@ def load(
                     rows.copy_(block)
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
-    if metadata.get(_CHECKSUM) != _checksum(metadata, facts, checksums):
+    if metadata.get(_CHECKSUM) != _checksum(metadata, tensors, checksums):
         raise ValueError(f"{path}: damaged: the checksum is not that of the content")
     return tensors, meta
 
 
 def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
+    with reading(path, "a safetensors file, but not a checkpoint of kgfast"):
         stored = json.loads(metadata[_KEY])
-        version, meta = stored["version"], stored["meta"]
-        if type(version) is not int or not isinstance(meta, dict):
-            raise TypeError
-    except (KeyError, TypeError, ValueError, RecursionError):
-        raise ValueError(f"{path}: a safetensors file, but not a checkpoint of kgfast") from None
+        version, meta = stored["version"], dict(stored["meta"])
+        if type(version) is not int:
+            raise TypeError(f"version {shown(version)}")
     if version != VERSION:
         raise ValueError(
             f"{path}: format version {version}; this kgfast reads {VERSION}: train again, or use "
