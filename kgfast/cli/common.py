@@ -127,8 +127,8 @@ def say_columns(
         return False
     if as_json:
         is_unicode = (sys.stdout.encoding or "ascii").lower().startswith("utf")
-        for row in rows_of(columns):
-            say(json.dumps(row, ensure_ascii=not is_unicode))
+        for answer in rows_of(columns):
+            say(json.dumps(answer, ensure_ascii=not is_unicode))
         return False
     from rich.table import Table
     from rich.text import Text
