@@ -79,11 +79,6 @@ FOURTH: tl.constexpr = tl.constexpr(Term.FOURTH.number)
         elif FORM.term == FOURTH:
             term = x * x * (x * x)
 """,
-        "        term = tl.abs(re - c_re)\n": """\
-    elif FORM.term == FOURTH:
-        x = re - c_re
-        term = x * x * (x * x)
-""",
         """\
         u = tl.where(x > 0, weight, tl.where(x < 0, -weight, 0.0))
         v = u

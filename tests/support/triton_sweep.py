@@ -31,13 +31,11 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     tiles = -(-len(queries) // cut.rows)
     panels = -(-len(candidates) // cut.lanes)
     out = torch.empty(tiles * cut.rows, panels * cut.lanes, device=DEVICE)
-    moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
         packed._replace(thresholds=never, rel=0.0),
         out,
         dim,
         out.stride(0),
-        1.0001 * moves,
         FORM=form_of(operands, Norm.FACTOR if has_factor else Norm.NONE),
         TILE=cut,
         num_warps=cut.num_warps,
@@ -60,11 +58,12 @@ if CAN_RUN:
 
     @triton.jit
     def store_distances(
-        packed, p_out, num_features, stride, largest_norm, FORM: tl.constexpr, TILE: tl.constexpr
+        packed, p_out, num_features, stride, FORM: tl.constexpr, TILE: tl.constexpr
     ):
         p_threshold = packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows)
         decider = p_threshold, packed.rel
-        total, _ = sweep_tile(packed, decider, num_features, (0.0, largest_norm), FORM, TILE)
+        p_panel = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)
+        total, _ = sweep_tile(packed, decider, p_panel, num_features, FORM, TILE)
         o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
         o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
         p_pair = p_out + o_query[:, None] * stride + o_lane[None, :]

@@ -20,11 +20,12 @@ from .arguments import Views, find_last_not_above, is_finite, load_as, note_bad_
 from .terms import (
     PRODUCT,
     canonical_score,
-    canonical_term,
     is_finite_query,
     load_candidate,
     load_query,
     pointers_of,
+    stored_move,
+    term_of,
 )
 
 CANONICAL_LANES, CANONICAL_FEATURES = 4, 32  # pairs of a program, and features of a block
@@ -88,7 +89,7 @@ def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.c
         k = k.to(tl.int64)[None, :]
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float64)
         c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float64)
-        total = add_in_order(total, canonical_term(q, c, FORM))
+        total = add_in_order(total, term_of(q, c, FORM, stored_move(FORM)))
         q_finite &= is_finite_query(q)
         c_finite &= is_finite(c.re) & is_finite(c.im)
         if FORM.has_factor:

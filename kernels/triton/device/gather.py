@@ -12,12 +12,12 @@ import triton.language as tl
 
 from .arguments import Views, load_as
 from .terms import (
-    add_term,
     load_candidate,
     load_query,
     pointers_of,
     score_of,
     stored_move,
+    term_of,
 )
 
 
@@ -88,7 +88,7 @@ def gather_scores(
             k = k.to(tl.int64)
             q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
             c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
-            total = add_term(total, q, c, FORM, stored_move(FORM))
+            total += term_of(q, c, FORM, stored_move(FORM))
         low = tl.maximum(low, width)
         score = score_of(tl.sum(total, 1), FORM) + bias
         tl.store(p_row + place, score, mask=place < num_candidates)

@@ -33,13 +33,13 @@ from .pack import rows_at
 from .sweep import HUGE, SUM_BLOCK, take
 from .terms import (
     PRODUCT,
-    add_term,
     distance_of,
     is_finite_query,
     load_candidate,
     load_query,
     pointers_of,
     stored_move,
+    term_of,
 )
 
 
@@ -128,7 +128,7 @@ def sum_in_place(places, views, zeros, m_pair, num_features, FORM: tl.constexpr)
         k = k.to(tl.int64)[None, None, :]
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
         c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
-        total = add_term(total, q, c, FORM, stored_move(FORM))
+        total += term_of(q, c, FORM, stored_move(FORM))
         if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
             total = tl.where(is_finite(q.a * c.b), total, float("inf"))
         if FORM.norm != NO_NORM:

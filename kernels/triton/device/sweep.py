@@ -27,7 +27,7 @@ from .arguments import (
     threshold_rows,
 )
 from .moves import FAR, NEAR, NEAREST, STILL
-from .terms import PRODUCT, Candidate, Query, add_term, distance_of
+from .terms import PRODUCT, Candidate, Query, distance_of, term_of
 
 # features per short accumulator, also of rows in place; bounds.py counts folds by this number
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)
@@ -183,28 +183,19 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
             a = by_row(tl.load(p_q + 2 * FORM.planes * M), TILE)
             b = by_lane(tl.load(p_c + FORM.planes * N), TILE)
         query = Query(q_re, q_im, w_re, w_im, a)
-        part = add_term(part, query, Candidate(c_re, c_im, b), FORM, MOVE)
+        part += term_of(query, Candidate(c_re, c_im, b), FORM, MOVE)
     return part
 
 
 @triton.jit
-def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Do ``add_packed`` for queries that are moved, with a cheaper loop if all phases are near."""
-    if FORM.has_factor and FORM.planes == 2:
-        if is_near:
-            part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
-        else:
-            part = add_packed(part, tile, first, stop, FORM, FAR, TILE)
-    elif FORM.has_factor:
-        part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
-    else:
-        part = add_packed(part, tile, first, stop, FORM, STILL, TILE)
-    return part
+def sweep_tile(packed, decider, p_lanes, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Return sums of a tile (:func:`new_sums`), and whether the tile ran to its end.
 
-
-@triton.jit
-def extremes(p_lanes, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return the highest bias of a panel, and the largest norm."""
+    ``decider`` is that of :func:`take`, and ``p_lanes`` points to the panel's biases and norms.
+    Thresholds are loaded at every fold, since a lane would have to hold all thresholds.
+    """
+    M: tl.constexpr = TILE.rows
+    MOVE: tl.constexpr = NEAR if FORM.has_factor else STILL
     o_lane = tl.arange(0, TILE.lanes)
     highest_bias = 0.0
     if FORM.has_bias:
@@ -212,30 +203,21 @@ def extremes(p_lanes, FORM: tl.constexpr, TILE: tl.constexpr):
     largest_norm = 0.0
     if FORM.norm != NO_NORM:
         largest_norm = tl.max(tl.load(p_lanes + TILE.lanes + o_lane), 0)
-    return highest_bias, largest_norm
-
-
-@triton.jit
-def sweep_tile(packed, decider, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Return sums of a tile (:func:`new_sums`), and whether the tile ran to its end.
-
-    ``decider`` is that of :func:`take`, and ``largest`` are the :func:`extremes` of the panel.
-    Thresholds are loaded at every fold, since a lane would have to hold all thresholds.
-    """
-    highest_bias, largest_norm = largest
-    M: tl.constexpr = TILE.rows
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
     p_threshold, rel = decider
     p_threshold += rows_in_tile(TILE)
-    is_near = True
-    if FORM.has_factor:
+    is_near = True  # phases have a cheaper loop if all are near
+    if FORM.has_factor and FORM.planes == 2:
         is_near = tl.max(tl.load(p_threshold + 3 * M)) * largest_norm <= NEAREST
     total = new_sums(TILE)
     feature = 0  # past num_features: abandoned
     while feature < num_features:
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
         part = new_sums(TILE)
-        total += add_swept(part, tile, feature, stop, is_near, FORM, TILE)
+        if is_near:
+            total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
+        else:
+            total += add_packed(part, tile, feature, stop, FORM, FAR, TILE)
         feature = stop
         if FORM.term != PRODUCT:
             threshold = tl.load(p_threshold)
@@ -327,8 +309,7 @@ def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE:
     p_threshold = packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows)
     p_panel = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)
     decider = p_threshold, packed.rel
-    largest = extremes(p_panel, FORM, TILE)
-    total, complete = sweep_tile(packed, decider, num_features, largest, FORM, TILE)
+    total, complete = sweep_tile(packed, decider, p_panel, num_features, FORM, TILE)
     if complete:
         p_lane = p_panel + lanes_in_tile(TILE)
         bias = 0.0

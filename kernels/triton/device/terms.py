@@ -139,33 +139,29 @@ def moved(q, b, FORM: tl.constexpr, MOVE: tl.constexpr):
 
 
 @triton.jit
-def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """Return the difference with a float32 term as length; the second is junk for real rows."""
-    re, im, _, _ = moved(q, c.b, FORM, MOVE)
-    if FORM.is_rscf:  # negated before the broadcast, a candidate costs nothing
-        x = re + q.w_re * -c.re
-        y = im + q.w_im * -c.im
-    else:
-        x = re - c.re
-        y = im - c.im
-    return x, y
+def term_of(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
+    """Return the term of one feature, which operands may broadcast.
 
-
-@triton.jit
-def add_term(total, q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
-    """Return ``total`` plus the term of one feature, in float32; operands broadcast."""
+    In float64, if all operations round separately, this is a share of a canonical score.
+    """
     if FORM.term == PRODUCT:
         term = q.re * c.re
     else:
-        x, y = difference(q, c, FORM, MOVE)
+        re, im, _, _ = moved(q, c.b, FORM, MOVE)
+        if FORM.is_rscf:  # negated before the broadcast, a candidate costs nothing
+            x = re + q.w_re * -c.re
+            y = im + q.w_im * -c.im
+        else:
+            x = re - c.re
+            y = im - c.im
         if FORM.term == MAGNITUDE:
             term = tl.abs(x)
         elif FORM.term == SQUARE:
             term = x * x
         else:
-            tl.static_assert(FORM.term == MODULUS, "no float32 form of this term")
+            tl.static_assert(FORM.term == MODULUS, "no form of this term")
             term = tl.sqrt(x * x + y * y)
-    return total + term
+    return term
 
 
 @triton.jit
@@ -181,30 +177,6 @@ def distance_of(total, FORM: tl.constexpr):
 def score_of(total, FORM: tl.constexpr):
     """Return the score of a sum; for ``dot``, the sum of the stored products."""
     return total if FORM.term == PRODUCT else -distance_of(total, FORM)
-
-
-@triton.jit
-def canonical_term(q, c, FORM: tl.constexpr):
-    """Return one feature's share of a canonical score: float64, all operations round separately."""
-    re, im, _, _ = moved(q, c.b, FORM, stored_move(FORM))
-    c_re = c.re
-    c_im = c.im
-    if FORM.is_rscf:
-        c_re = q.w_re * c.re
-        c_im = q.w_im * c.im
-    if FORM.term == PRODUCT:
-        term = re * c_re
-    elif FORM.term == MAGNITUDE:
-        term = tl.abs(re - c_re)
-    elif FORM.term == SQUARE:
-        x = re - c_re
-        term = x * x
-    else:
-        tl.static_assert(FORM.term == MODULUS, "no canonical form of this term")
-        x = re - c_re
-        y = im - c_im
-        term = tl.sqrt(x * x + y * y)
-    return term
 
 
 @triton.jit
@@ -250,28 +222,22 @@ def slopes_of_both(weight, q, c, FORM: tl.constexpr):
         of_query = Query(u, u, u, u, u)
         of_row = Candidate(v, v, v)
     elif FORM.is_rscf:
-        of_query, of_row = slopes_of_rscf(weight, q, c, FORM)
+        re, im, cosine, sine = moved(q, c.b, FORM, stored_move(FORM))
+        u, v = weighted_direction(weight, re - q.w_re * c.re, im - q.w_im * c.im, FORM)
+        by_re = u
+        by_im = v
+        by_move = u
+        if FORM.has_factor and FORM.planes == 2:
+            by_re = u * cosine + v * sine
+            by_im = v * cosine - u * sine
+            by_move = v * re - u * im
+        of_query = Query(by_re, by_im, u * -c.re, v * -c.im, by_move * c.b)
+        of_row = Candidate(u * q.w_re, v * q.w_im, by_move * -q.a)
     else:
         u, v = weighted_direction(weight, q.re - c.re, q.im - c.im, FORM)
         of_query = Query(u, v, u, u, u)
         of_row = Candidate(u, v, u)
     return of_query, of_row
-
-
-@triton.jit
-def slopes_of_rscf(weight, q, c, FORM: tl.constexpr):
-    """Do :func:`slopes_of_both` for a score that scales the candidate and may move the query."""
-    re, im, cosine, sine = moved(q, c.b, FORM, stored_move(FORM))
-    u, v = weighted_direction(weight, re - q.w_re * c.re, im - q.w_im * c.im, FORM)
-    by_re = u
-    by_im = v
-    by_move = u
-    if FORM.has_factor and FORM.planes == 2:
-        by_re = u * cosine + v * sine
-        by_im = v * cosine - u * sine
-        by_move = v * re - u * im
-    of_query = Query(by_re, by_im, u * -c.re, v * -c.im, by_move * c.b)
-    return of_query, Candidate(u * q.w_re, v * q.w_im, by_move * -q.a)
 
 
 @triton.jit
