@@ -6,6 +6,7 @@ all pairs of one query if these are more.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -14,40 +15,36 @@ from .operands import Counts, Known, Lists, Operands
 
 PAIRS = 1 << 18  # pairs that are scored together
 
-Score = Callable[[int, Tensor, Tensor], Tensor]
-"""Function that returns canonical scores, float64 ``[P]``, of a crop, for pairs of queries and
-candidates ``[P]``.
+Scoring = AbstractContextManager[Callable[[int, Tensor, Tensor], Tensor]]
+"""Context with a function that returns canonical scores, float64 ``[P]``, of a crop, for pairs of
+queries and candidates ``[P]``.
 """
 
 
 def list_counts(
-    score: Score, operands: Operands, lists: Lists, targets: Tensor, known: Known
+    scoring: Scoring, operands: Operands, lists: Lists, targets: Tensor, known: Known
 ) -> Counts:
     """Count like :meth:`kgfast.kernels.backend.Backend.rank_counts`, among listed candidates."""
     every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
     excluded = excluded_keys(known, operands)
     counts = targets.new_zeros(len(operands.crops), 4, len(targets))
-    for dim, (greater, equal, greater_excluded, equal_excluded) in zip(
-        operands.crops, counts, strict=True
-    ):
-        target_scores = score(dim, every, targets)
-        for queries in _ranges(lists):
-            rows, ids = _pairs(lists, queries)
-            other = ids != targets[rows]
-            rows, ids = rows[other], ids[other]
-            scores, threshold = score(dim, rows, ids), target_scores[rows]
-            beats = ((scores > threshold) | threshold.isnan()).long()
-            equals = (scores == threshold).long()
-            is_known = contains(excluded, keys_of(rows, ids, operands)).long()
-            greater.index_add_(0, rows, beats)
-            equal.index_add_(0, rows, equals)
-            greater_excluded.index_add_(0, rows, beats * is_known)
-            equal_excluded.index_add_(0, rows, equals * is_known)
+    with scoring as score:
+        for dim, of_crop in zip(operands.crops, counts, strict=True):
+            target_scores = score(dim, every, targets)
+            for queries in _ranges(lists):
+                rows, ids = _pairs(lists, queries)
+                other = ids != targets[rows]
+                rows, ids = rows[other], ids[other]
+                scores, threshold = score(dim, rows, ids), target_scores[rows]
+                beats, equals = (scores > threshold) | threshold.isnan(), scores == threshold
+                is_known = contains(excluded, keys_of(rows, ids, operands))
+                kinds = beats, equals, beats & is_known, equals & is_known
+                of_crop.index_add_(1, rows, torch.stack(kinds).long())
     return Counts.of(counts, operands)
 
 
 def list_topk(
-    score: Score, operands: Operands, lists: Lists, k: int, known: Known | None
+    scoring: Scoring, operands: Operands, lists: Lists, k: int, known: Known | None
 ) -> tuple[Tensor, Tensor]:
     """Return the best like :meth:`kgfast.kernels.backend.Backend.topk`, of listed candidates."""
     queries = operands.queries
@@ -55,20 +52,21 @@ def list_topk(
     best = queries.new_full(shape, -torch.inf)
     best_ids = queries.new_full(shape, -1, dtype=torch.int64)
     excluded = excluded_keys(known, operands)
-    for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
-        for ends in _ranges(lists):
-            rows, ids = _pairs(lists, ends)
-            left = ~contains(excluded, keys_of(rows, ids, operands))
-            rows, ids = rows[left], ids[left]
-            scores = score(dim, rows, ids)
-            order = _order(rows, ids, scores)
-            rows, ids, scores = rows[order], ids[order], scores[order]
-            place = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
-            place -= torch.searchsorted(rows, rows)  # place within the query
-            kept = place < k
-            at = rows[kept], place[kept]
-            its_scores[at] = scores[kept].to(best.dtype)
-            its_ids[at] = ids[kept]
+    with scoring as score:
+        for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
+            for ends in _ranges(lists):
+                rows, ids = _pairs(lists, ends)
+                left = ~contains(excluded, keys_of(rows, ids, operands))
+                rows, ids = rows[left], ids[left]
+                scores = score(dim, rows, ids)
+                order = _order(rows, ids, scores)
+                rows, ids, scores = rows[order], ids[order], scores[order]
+                place = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
+                place -= torch.searchsorted(rows, rows)  # place within the query
+                kept = place < k
+                at = rows[kept], place[kept]
+                its_scores[at] = scores[kept].to(best.dtype)
+                its_ids[at] = ids[kept]
     return (best[0], best_ids[0]) if operands.dims is None else (best, best_ids)
 
 

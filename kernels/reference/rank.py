@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from ..lists import contains, excluded_keys, keys_of
+from ..lists import contains, excluded_keys, keys_of, list_counts
 from ..operands import Counts, Known, Lists, Operands
-from .listed import list_counts
-from .tiles import TILE, Tiles
+from .tiles import TILE, Tiles, scoring
 
 
 def rank_counts(
@@ -25,7 +24,7 @@ def rank_counts(
 ) -> Counts:
     """Count; the specification of :func:`kgfast.ops.rank_counts`."""
     if lists is not None:
-        return list_counts(operands, lists, targets, known, checks)
+        return list_counts(scoring(operands, checks), operands, lists, targets, known)
     excluded = excluded_keys(known, operands)
     with ieee_arithmetic():
         results = []

@@ -1,9 +1,13 @@
 """Tiles of one crop of the operands, with rows checked and scored in place."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from ..checks import Checks, check_finite
+from ..ieee import ieee_arithmetic
 from ..operands import Operands
 from .canonical import canonical_scores, crop
 
@@ -42,3 +46,13 @@ class Tiles:
                 check_finite("factor", factor, ids)
         bias = None if pool.whole_bias is None else pool.whole_bias[ids]
         return canonical_scores(queries, table, pool.score, bias, factor)
+
+
+@contextmanager
+def scoring(
+    operands: Operands, checks: Checks
+) -> Iterator[Callable[[int, Tensor, Tensor], Tensor]]:
+    """Yield a function of canonical scores of pairs, for :mod:`kgfast.kernels.lists`."""
+    with ieee_arithmetic():
+        tiles = {dim: Tiles(operands, dim, checks) for dim in set(operands.crops)}
+        yield lambda dim, rows, ids: tiles[dim].pairs(rows, ids)

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from ..lists import contains, excluded_keys, keys_of
+from ..lists import contains, excluded_keys, keys_of, list_topk
 from ..operands import Known, Lists, Operands
-from .listed import list_topk
-from .tiles import TILE, Tiles
+from .tiles import TILE, Tiles, scoring
 
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
@@ -25,7 +24,7 @@ def topk(
     Places beyond the last candidate of a query hold id -1 and score -inf.
     """
     if lists is not None:
-        return list_topk(operands, lists, k, known, checks)
+        return list_topk(scoring(operands, checks), operands, lists, k, known)
     table, ids = operands.table, operands.candidates.sorted_ids
     if ids is None:
         ids = torch.arange(len(table), dtype=torch.int64, device=table.device)

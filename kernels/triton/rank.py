@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..checks import Checks
+from ..lists import list_counts
 from ..operands import Counts, Known, Lists, Operands
 from .device.best import NO_LANE
 from .device.canonical import Counted, Pairs
@@ -22,10 +23,9 @@ from .device.sweep import Tally
 from .host import configs
 from .host import launch as launcher
 from .host.bounds import ROUND_UP
-from .host.scan import Scan, Span, keys_of, score_pairs, spans
+from .host.scan import Scan, Span, keys_of, score_pairs, scoring, spans
 from .host.status import Status
 from .host.views import views_of
-from .listed import list_counts
 
 _PAIRS_PER_OPEN = 256  # for random tables at d = 512 one pair in 400 is open
 
@@ -40,7 +40,7 @@ def rank_counts(
 ) -> Counts:
     """Count; the contract is that of ``Backend.rank_counts``."""
     if lists is not None:
-        return list_counts(operands, lists, targets, known, checks)
+        return list_counts(scoring(operands, checks), operands, lists, targets, known)
     counts = targets.new_zeros(len(operands.crops), len(targets), 4)
     with launcher.serving(operands.table.device) as arch:
         if len(targets):

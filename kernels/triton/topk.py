@@ -21,14 +21,14 @@ import triton
 from torch import Tensor
 
 from ..checks import Checks
+from ..lists import list_topk
 from ..operands import Known, Lists, Operands
 from .device.best import ENTRIES, Best, BestOut, choose_best, merge_best
 from .device.canonical import Pairs
 from .device.sweep import Tally
 from .host import launch as launcher
-from .host.scan import MOST_LANES, Scan, Span, excluded_keys, score_pairs, spans
+from .host.scan import MOST_LANES, Scan, Span, excluded_keys, score_pairs, scoring, spans
 from .host.status import Status
-from .listed import list_topk
 from .pairwise import BLOCK_PAIRS, CANDIDATE_BYTES, fill_scores
 
 BAND_PAIRS = 1 << 19  # pairs of all bands
@@ -42,7 +42,8 @@ def topk(
 ) -> tuple[Tensor, Tensor]:
     """Return the best; the contract is that of ``Backend.topk``."""
     if lists is not None:
-        return list_topk(operands, lists, k, known, checks)
+        score_all = scoring(operands, checks, has_queries=True)
+        return list_topk(score_all, operands, lists, k, known)
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
     scores, ids = queries.new_empty(shape), queries.new_empty(shape, dtype=torch.int64)

@@ -9,7 +9,8 @@ tensor cores (device/split_sweep.py), or read in place for few queries (device/i
 A *position* is a place among the queries that were taken, a *lane* a place among all candidates.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -66,6 +67,34 @@ def check_rows(operands: Operands) -> None:
     for name, operand, limit in rows:
         if len(operand) >= 2**limit:
             raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
+
+
+@contextmanager
+def scoring(
+    operands: Operands, checks: Checks, *, has_queries: bool = False
+) -> Iterator[Callable[[int, Tensor, Tensor], Tensor]]:
+    """Yield a function of canonical scores, for candidates that queries list (kernels/lists.py).
+
+    The host waits at the end, and raises if a row that the function read is bad. With
+    ``has_queries``, all queries are read, also those without candidates.
+    """
+    with launcher.serving(operands.table.device):
+        check_rows(operands)
+        status = Status(1, operands.table.device)
+        bad_rows = None if checks.allows_nan else status.rows
+
+        def score_all(dim: int, rows: Tensor, ids: Tensor) -> Tensor:
+            """Return canonical scores of pairs, float64 ``[P]``."""
+            scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+            pairs = Pairs((rows << 32) | ids, None, None, scores=scores, status=bad_rows)
+            score_pairs(operands, dim, pairs)
+            return scores
+
+        every = torch.arange(operands.num_queries, dtype=torch.int64, device=operands.table.device)
+        if has_queries and len(every) and not checks.allows_nan:
+            score_all(max(operands.crops), every, torch.zeros_like(every))
+        yield score_all
+        status.read(checks)
 
 
 class Scan:
