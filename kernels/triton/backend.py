@@ -3,6 +3,7 @@
 This module has the protocol :class:`kgfast.kernels.backend.Backend`.
 """
 
+import torch
 from torch import Tensor
 
 from ..losses import Losses
@@ -10,7 +11,8 @@ from ..operands import PRECISIONS, Gradients, NamedRows, Need, Operands
 from . import compose, filters, pairwise
 from . import updates as row_updates
 from .above import above
-from .indexed import indexed_gradients, indexed_scores
+from .host import launch as launcher
+from .indexed import fill_indexed, indexed_gradients
 from .losses import FusedLosses
 from .negatives import FusedNegatives
 from .rank import rank_counts
@@ -42,8 +44,15 @@ precisions: tuple[str, ...] = PRECISIONS
 
 
 def scores(operands: Operands, index: Tensor | None = None) -> Tensor:
-    """Return float32 scores of all pairs, or of the pairs of an index."""
-    return pairwise.all_scores(operands) if index is None else indexed_scores(operands, index)
+    """Return float32 scores of all pairs, or of the pairs of an index ``[B, K]``."""
+    pairs = (operands.num_queries, operands.candidates.num_rows) if index is None else index.shape
+    out = operands.queries.new_empty(len(operands.crops), *pairs, dtype=torch.float32)
+    with launcher.serving(operands.table.device) as arch:
+        if index is None:
+            pairwise.fill_scores(out, operands, arch)
+        else:
+            fill_indexed(out, operands, index, arch)
+    return out[0] if operands.dims is None else out
 
 
 def backward(

@@ -18,15 +18,6 @@ GATHER_PAIRS, GATHER_FEATURES = 16, 64
 MOVED_REGISTERS = 160  # for queries that a factor moves; uncapped, ptxas spills scalars
 
 
-def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
-    """Return scores of the pairs ``index [B, K]``: that shape, or with ``dims`` ``[C, B, K]``."""
-    shape, device = (len(operands.crops), *index.shape), operands.table.device
-    out = torch.empty(shape, dtype=torch.float32, device=device)
-    with launcher.serving(device) as arch:
-        fill_indexed(out, operands, index, arch)
-    return out[0] if operands.dims is None else out
-
-
 def fill_indexed(
     out: Tensor, operands: Operands, index: Tensor, arch: int, listed: ListedRows | None = None
 ) -> None:
@@ -65,7 +56,7 @@ def indexed_gradients(
     rows_only: bool,
     over_roots: bool = False,
 ) -> Gradients:
-    """Return the gradients of :func:`indexed_scores`; ``rows_only``: see ``Backend.backward``.
+    """Return the gradients of :func:`fill_indexed`; ``rows_only``: see ``Backend.backward``.
 
     ``over_roots`` is True if ``grad`` was divided by scores that are roots.
     """

@@ -29,15 +29,6 @@ BLOCK_PAIRS = 1 << 21  # pairs of one block of coefficients, or of the scores of
 _LEAST_COLUMNS = 512  # fewest columns of a block, if there are that many
 
 
-def all_scores(operands: Operands) -> Tensor:
-    """Return scores of all pairs ``[B, N]``, or with ``dims`` ``[C, B, N]``."""
-    queries, shape = operands.queries, (operands.num_queries, operands.candidates.num_rows)
-    out = queries.new_empty(len(operands.crops), *shape, dtype=torch.float32)
-    with launcher.serving(queries.device) as arch:
-        fill_scores(out, operands, arch)
-    return out[0] if operands.dims is None else out
-
-
 def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     """Write the scores of all pairs and crops into ``out [C, B, N]`` of column stride 1."""
     if not out.numel():
@@ -85,7 +76,7 @@ def all_gradients(
     *,
     over_roots: bool = False,
 ) -> Gradients:
-    """Return the gradients of :func:`all_scores`: float32 sums, in the inputs' dtypes.
+    """Return the gradients of :func:`fill_scores`: float32 sums, in the inputs' dtypes.
 
     ``over_roots`` is True if ``grad`` was divided by scores that are roots.
     """

@@ -52,22 +52,6 @@ def sum_over_tiles(p_sums, part, num_tiles, num_queries, row, PARTS: tl.constexp
 
 
 @triton.jit
-def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
-    """Return the highest score of each row, and the relative mass, with earlier tiles."""
-    for first in range(0, num_tiles, _TILES):
-        tile = first + tl.arange(0, _TILES)
-        mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
-        o_peak = (tile.to(tl.int64) * 3)[:, None] * num_queries + row[None, :]
-        peaks = tl.load(p_sums + o_peak, mask=mask, other=float("-inf")).to(tl.float64)
-        masses = tl.load(p_sums + o_peak + num_queries, mask=mask, other=0.0).to(tl.float64)
-        higher = tl.maximum(peak, tl.max(peaks, 0))
-        parts = tl.where(mask, masses * tl.exp(peaks - higher[None, :]), 0.0)
-        mass = mass * tl.exp(peak - higher) + tl.sum(parts, 0)
-        peak = higher
-    return peak, mass
-
-
-@triton.jit
 def is_last(p_finished, num_programs):
     """Return True in the program that comes last, which sees the stores of all programs."""
     tl.debug_barrier()
@@ -110,7 +94,16 @@ def finish(
         if HAS_EARLIER:
             peak = tl.load(p_carried, mask=m_row, other=0.0)
             mass = tl.load(p_carried + num_queries, mask=m_row, other=0.0)
-        peak, mass = mass_over_tiles(totals.sums, num_tiles, num_queries, row, peak, mass)
+        for first in range(0, num_tiles, _TILES):
+            tile = first + tl.arange(0, _TILES)
+            mask = (tile < num_tiles)[:, None] & m_row[None, :]
+            p_peak = totals.sums + (tile.to(tl.int64) * 3)[:, None] * num_queries + row[None, :]
+            peaks = tl.load(p_peak, mask=mask, other=float("-inf")).to(tl.float64)
+            masses = tl.load(p_peak + num_queries, mask=mask, other=0.0).to(tl.float64)
+            higher = tl.maximum(peak, tl.max(peaks, 0))
+            parts = tl.where(mask, masses * tl.exp(peaks - higher[None, :]), 0.0)
+            mass = mass * tl.exp(peak - higher) + tl.sum(parts, 0)
+            peak = higher
         loss = peak + tl.log(mass)
     else:
         loss = sum_over_tiles(totals.sums, 0, num_tiles, num_queries, row, PARTS)

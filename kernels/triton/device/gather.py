@@ -31,20 +31,6 @@ class ListedRows(NamedTuple):
     status: Any  # [1] set to 1 if an id was clamped
 
 
-@triton.jit
-def listed_ids(listed, p_ids, step_of_ids, query, place, num_candidates):
-    """Return the target of a query, or the id at ``place - 1`` of its list; store them clamped."""
-    o = tl.minimum(tl.maximum(place - 1, 0), num_candidates - 2)
-    target = tl.load(listed.targets + query * listed.step)
-    id = tl.where(place == 0, target, tl.load(p_ids + o * step_of_ids))
-    safe = tl.minimum(tl.maximum(id, 0), listed.num_rows - 1)
-    is_inside = place < num_candidates
-    tl.store(listed.index + query * num_candidates + place, safe, mask=is_inside)
-    if tl.max((is_inside & (id != safe)).to(tl.int32), 0) > 0:
-        tl.store(listed.status, 1)
-    return safe
-
-
 @triton.jit(do_not_specialize=["num_candidates", "num_features", "num_crops"])
 def gather_scores(
     views,
@@ -67,7 +53,14 @@ def gather_scores(
     place = (tl.program_id(0) % per_query).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     p_ids = index.ptr + query * index.row
     if listed is not None:
-        candidate = listed_ids(listed, p_ids, index.step, query, place, num_candidates)
+        o = tl.minimum(tl.maximum(place - 1, 0), num_candidates - 2)
+        target = tl.load(listed.targets + query * listed.step)
+        id = tl.where(place == 0, target, tl.load(p_ids + o * index.step))
+        candidate = tl.minimum(tl.maximum(id, 0), listed.num_rows - 1)
+        is_inside = place < num_candidates
+        tl.store(listed.index + query * num_candidates + place, candidate, mask=is_inside)
+        if tl.max((is_inside & (id != candidate)).to(tl.int32), 0) > 0:
+            tl.store(listed.status, 1)
     else:
         candidate = tl.load(p_ids + tl.minimum(place, num_candidates - 1) * index.step)
     p_q, p_c, p_f = pointers_of(views, query, candidate[:, None], FORM)

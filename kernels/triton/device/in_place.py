@@ -55,38 +55,6 @@ class Decider(NamedTuple):
 
 
 @triton.jit
-def add_norm(norm, c, mask, FORM: tl.constexpr):
-    """Return ``norm`` in float32, for :func:`norm_of_lanes`, with some features of candidates."""
-    if FORM.norm == FACTOR_NORM:
-        move = tl.abs(c.b - 1.0)
-        move = tl.where(move < float("inf"), move, float("inf"))
-        norm = tl.maximum(norm, tl.where(mask, move, 0.0))
-    else:
-        size = c.re * c.re if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.re)
-        if FORM.planes == 2:
-            size += c.im * c.im if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.im)
-        norm += size
-    return norm
-
-
-@triton.jit
-def norm_of_lanes(norm, num_features, AXIS: tl.constexpr, FORM: tl.constexpr):
-    """Return a number not below the norm of each candidate, from its lanes along ``AXIS``.
-
-    Rows are unchanged: a query moves by ``a b``, so 1 is added to the factor's norm.
-    """
-    if FORM.norm == FACTOR_NORM:
-        above = tl.max(norm, AXIS) + 1.0
-    else:
-        above = tl.sum(norm, AXIS)
-        if FORM.norm == EUCLIDEAN_NORM:
-            above = tl.sqrt(above)
-    count = num_features.to(tl.float32)
-    above *= 1.0 + (9.5367431640625e-07 + 1.1920928955078125e-07 * (68.0 + count * 0.015625))
-    return above + count * 2.168404344971009e-19
-
-
-@triton.jit
 def note_bad_in_place(
     views, p_status, query, row, num_features, FORM: tl.constexpr, TILE: tl.constexpr
 ):
@@ -115,7 +83,7 @@ def note_bad_in_place(
 
 @triton.jit
 def sum_in_place(places, views, zeros, m_pair, num_features, FORM: tl.constexpr):
-    """Return float32 distances of pairs from unchanged rows, and norms of the candidates.
+    """Return float32 distances of pairs from unchanged rows, and bounds on the candidates' norms.
 
     ``places`` are pointers to rows of queries, candidates and factors; ``zeros`` have the shapes of
     sums of pairs ``[Q, C, SUM_BLOCK]`` and of candidates. Pairs without ``m_pair`` read nothing.
@@ -131,14 +99,26 @@ def sum_in_place(places, views, zeros, m_pair, num_features, FORM: tl.constexpr)
         total += term_of(q, c, FORM, stored_move(FORM))
         if FORM.has_factor and FORM.planes == 2:  # the sine of a missing angle is a number
             total = tl.where(is_finite(q.a * c.b), total, float("inf"))
-        if FORM.norm != NO_NORM:
-            norm = add_norm(norm, c, mask, FORM)
+        if FORM.norm == FACTOR_NORM:
+            move = tl.abs(c.b - 1.0)
+            move = tl.where(move < float("inf"), move, float("inf"))
+            norm = tl.maximum(norm, tl.where(mask, move, 0.0))
+        elif FORM.norm != NO_NORM:
+            size = c.re * c.re if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.re)
+            if FORM.planes == 2:
+                size += c.im * c.im if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.im)
+            norm += size
     distance = distance_of(tl.sum(total, 2), FORM)
     if FORM.term == PRODUCT:
         distance = -distance
-    above = tl.sum(norm, 2)
+    # rows are unchanged: a query moves by ``a b``, so 1 is added to the factor's norm
+    above = tl.max(norm, 2) + 1.0 if FORM.norm == FACTOR_NORM else tl.sum(norm, 2)
     if FORM.norm != NO_NORM:
-        above = norm_of_lanes(norm, num_features, 2, FORM)
+        if FORM.norm == EUCLIDEAN_NORM:
+            above = tl.sqrt(above)
+        count = num_features.to(tl.float32)
+        above *= 1.0 + (9.5367431640625e-07 + 1.1920928955078125e-07 * (68.0 + count * 0.015625))
+        above += count * 2.168404344971009e-19
     return distance, above
 
 

@@ -131,17 +131,6 @@ def key_at(p_keys, place, num_keys):
 
 
 @triton.jit
-def is_positive(p_keys, place, key, start, stop, TILE: tl.constexpr):
-    """Return a mask of the elements ``[M, N]`` of a tile that are the positives at ``place``.
-
-    A repeated key counts once.
-    """
-    before = tl.load(p_keys + place - 1, mask=(place > 0) & (key < stop), other=-1)
-    lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
-    return by_lane(lanes_in_tile(TILE), TILE) == by_row(lane, TILE)
-
-
-@triton.jit
 def weights_of(labels, row, m_row):
     """Return factors of the slopes of rows; 0 for missing rows."""
     weight = tl.where(m_row, labels.weight, 0.0)
@@ -188,7 +177,10 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
         weight *= positive
     key = key_at(labels.keys, place, num_keys)
     while tl.max((key < stop).to(tl.int32)) > 0:
-        hit = is_positive(labels.keys, place, key, start, stop, TILE)
+        p_before = labels.keys + place - 1  # a repeated key counts once
+        before = tl.load(p_before, mask=(place > 0) & (key < stop), other=-1)
+        lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
+        hit = by_lane(lanes_in_tile(TILE), TILE) == by_row(lane, TILE)
         if result.sums is not None:
             total -= positive * sum_rows(tl.where(hit, x, 0.0), TILE)
         if result.slopes is not None:

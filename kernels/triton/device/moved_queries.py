@@ -54,30 +54,6 @@ def pack_moved(
         tl.store(p_tile + plane * LANES, values, mask=mask)
 
 
-@triton.jit
-def sizes_of(q, FORM: tl.constexpr):
-    """Return sizes of one feature of queries: of ``q``, of the move and of ``w``, and ``|a|``."""
-    a = tl.abs(q.a)
-    w = tl.abs(q.w_re)
-    vanishes = (w > 0.0) & (w < LEAST_NORMAL)
-    if FORM.planes == 2:
-        w_im = tl.abs(q.w_im)
-        vanishes |= (w_im > 0.0) & (w_im < LEAST_NORMAL)
-        w += w_im
-        size = tl.abs(q.re) + tl.abs(q.im)
-        move = size * a
-    else:
-        size = q.re
-        if FORM.has_factor:
-            size += q.a
-        size = tl.abs(size)
-        move = a
-        if FORM.term == SQUARE:
-            size = size * size
-            move = move * move
-    return size, move, tl.where(vanishes, float("inf"), w), a
-
-
 @triton.jit(do_not_specialize=["count", "num_features"])
 def describe_moves(
     queries,
@@ -102,10 +78,24 @@ def describe_moves(
         mask = m_row[:, None] & (k < num_features)[None, :]
         p_rows = queries.ptr + row[:, None] * queries.row
         q = load_query(p_rows, queries, k.to(tl.int64)[None, :], mask, FORM, tl.float64)
-        size, move, w, a = sizes_of(q, FORM)
+        a = tl.abs(q.a)
+        w = tl.abs(q.w_re)
+        vanishes = (w > 0.0) & (w < LEAST_NORMAL)
+        if FORM.planes == 2:
+            w_im = tl.abs(q.w_im)
+            vanishes |= (w_im > 0.0) & (w_im < LEAST_NORMAL)
+            w += w_im
+            size = tl.abs(q.re) + tl.abs(q.im)
+            move = size * a
+        else:
+            size = tl.abs(q.re + q.a if FORM.has_factor else q.re)
+            move = a
+            if FORM.term == SQUARE:
+                size = size * size
+                move = move * move
         of_q += tl.sum(size, 1)
         of_a += tl.sum(move, 1)
-        of_w += tl.sum(w, 1)
+        of_w += tl.sum(tl.where(vanishes, float("inf"), w), 1)
         reach = tl.maximum(reach, tl.max(tl.where(a < float("inf"), a, float("inf")), 1))
     if FORM.is_root:
         of_q = tl.sqrt(of_q)

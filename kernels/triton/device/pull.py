@@ -69,14 +69,6 @@ def narrow(values, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
-    """Store a query's sums with the sums over the rows of a tile, whose terms are negated."""
-    for plane in tl.static_range(query_planes(FORM)):
-        total = earlier[member_of(FORM, plane)] - tl.sum(by[member_of(FORM, plane)], 0)
-        tl.store(p_partial + plane * FEATURES + tl.arange(0, FEATURES), total, mask=mask)
-
-
-@triton.jit
 def put(p_plane, total, mask, ADDS: tl.constexpr):
     """Write a plane of a gradient, or add to the plane."""
     if ADDS:
@@ -149,7 +141,10 @@ def pull(
                 by_query, by_row = slopes_of_both(weight, q, c, FORM)
                 part = plus_candidate(part, by_row)
                 if TILE.of_queries:
-                    store_partial(p_partial, earlier, by_query, m_feature, FORM, FEATURES)
+                    for plane in tl.static_range(PLANES):  # the terms of slopes are negated
+                        of_tile = tl.sum(by_query[member_of(FORM, plane)], 0)
+                        sums = earlier[member_of(FORM, plane)] - of_tile
+                        tl.store(p_partial + plane * FEATURES + o_feature, sums, mask=m_feature)
                     p_partial += PLANES * FEATURES
                 p_slope += row_of_slopes
                 p_q += views.queries.row
