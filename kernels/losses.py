@@ -67,7 +67,8 @@ class Losses:
         """
         loss = _safe_labels(operands, loss, checks)
         if isinstance(loss, Bce):
-            rows, _ = self._bce_tiles(operands, loss, _weights(operands, 1.0), _NOTHING)
+            ones = operands.queries.new_ones(operands.num_queries)
+            rows, _ = self._bce_tiles(operands, loss, ones, _NOTHING)
         else:
             pairs = operands.num_queries * operands.candidates.num_rows
             keep = keep and pairs <= self.plan.kept
@@ -118,7 +119,8 @@ class Losses:
     ) -> LossTotal:
         """Return the sum of row losses, divided, and the gradients."""
         loss = _safe_labels(operands, loss, checks)
-        weights, gradients = _weights(operands, 1 / divisor), LossGradients(None, None, None)
+        weights = operands.queries.new_full((operands.num_queries,), 1 / divisor)
+        gradients = LossGradients(None, None, None)
         if isinstance(loss, Bce):
             rows, gradients = self._bce_tiles(operands, loss, weights, need)
         elif any(need) and (step := self._queries_at_once(operands)):
@@ -167,7 +169,7 @@ class Losses:
             if any(need):
                 scores[places] = sign * scores[places] + rest * scale[places[0]]
                 sweep.backward(tile)
-        return LossRows(rows.to(result_dtype(operands)), linear), sweep.gradients()
+        return LossRows(rows.to(operands.queries.dtype), linear), sweep.gradients()
 
     def _softmax_tiles(
         self, sweep: "_TileSweep", loss: CrossEntropy, weights: Tensor | None = None
@@ -191,7 +193,7 @@ class Losses:
         rows = logsumexp - (1 - loss.smoothing) * picked
         if share:  # else an infinite score would make a NaN
             rows -= linear * share
-        return LossRows(rows.to(result_dtype(operands)), linear, logsumexp), sweep.gradients()
+        return LossRows(rows.to(operands.queries.dtype), linear, logsumexp), sweep.gradients()
 
     def _sweep(self, operands: Operands, *options: Any, **more: Any) -> "_TileSweep":
         return _TileSweep(self._backend, self.plan, operands, *options, **more)
@@ -199,9 +201,8 @@ class Losses:
     def _queries_at_once(self, operands: Operands) -> int:
         """Count the queries per block when gradients are made ahead; 0 disables that."""
         count, most = operands.num_queries, self.plan.kept // max(1, operands.candidates.num_rows)
-        if not (count and _adds_in_place(operands)):
-            return 0
-        if most < min(count, _LEAST_QUERIES):
+        adds_in_place = operands.table.dtype == torch.float32  # a block's gradients of the table
+        if not (count and adds_in_place) or most < min(count, _LEAST_QUERIES):
             return 0
         blocks = -(-count // most)
         return -(-count // blocks)
@@ -235,10 +236,10 @@ class _TileSweep:
         queries, table, count = operands.queries, operands.table, max(1, operands.num_queries)
         self._backend, self.operands, self.dtype = backend, operands, plan.dtype
         self._step = whole_rows or count
-        if plan.queries and not whole_rows and kept is None and _adds_in_place(operands):
-            self._step = plan.queries
         self._width = max(1, len(table))
         if kept is None and not whole_rows:
+            if plan.queries and table.dtype == torch.float32:  # adds blocks of gradients in place
+                self._step = plan.queries
             self._width = min(_WIDEST_TILE, max(1, plan.scratch // min(count, self._step)))
             self._width = self._width // 64 * 64 or self._width
         size = min(self._step, count) * min(self._width, len(table))
@@ -247,19 +248,15 @@ class _TileSweep:
         self._table = empty_like(table) if need.table else None
         if self._table is not None and not operands.num_queries:
             self._table.zero_()  # else tiles fill the whole table
-        of_bias = result_dtype(operands)
-        self._bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
+        self._bias = queries.new_zeros(len(table)) if need.bias else None
 
     def tiles(self, loss: Bce | CrossEntropy, *, is_scored: bool = False) -> Iterator[_Tile]:
         """Score tile by tile; the scratch may have all scores already."""
         count, operands = self.operands.num_queries, self.operands
         for first in range(0, count, self._step):
             queries = slice(first, min(first + self._step, count))
-            block, edges = (
-                operands.of_queries(queries),
-                [*range(0, len(operands.table), self._width)],
-            )
-            edges.append(len(operands.table))
+            block, num_rows = operands.of_queries(queries), len(operands.table)
+            edges = [*range(0, num_rows, self._width), num_rows]
             rows, ids = loss.of_queries(queries).positives()
             places = torch.searchsorted(ids, ids.new_tensor(edges)).tolist()
             for (start, stop), (low, high) in zip(pairwise(edges), pairwise(places), strict=True):
@@ -291,11 +288,6 @@ class _TileSweep:
         return LossGradients(of_queries, self._table, self._bias)
 
 
-def _adds_in_place(operands: Operands) -> bool:
-    """Return whether gradients of a block of queries can be added to the table's gradient."""
-    return operands.table.dtype == torch.float32
-
-
 def _safe_labels(
     operands: Operands, loss: Bce | CrossEntropy, checks: LossChecks | None
 ) -> Bce | CrossEntropy:
@@ -306,16 +298,7 @@ def _safe_labels(
     return loss
 
 
-def _weights(operands: Operands, weight: float) -> Tensor:
-    return operands.queries.new_full((operands.num_queries,), weight)
-
-
 def _row_sums(operands: Operands, count: int) -> tuple[Tensor, ...]:
     """Return float64 zeros for each query."""
     shape = count, operands.num_queries
     return torch.zeros(shape, dtype=torch.float64, device=operands.table.device).unbind()
-
-
-def result_dtype(operands: Operands) -> torch.dtype:
-    """Return the dtype of row losses and of the gradient of a bias."""
-    return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32

@@ -12,7 +12,6 @@ from kgfast.eval.index import Index
 from kgfast.eval.searches import AboveSearch, Arguments, BestSearch
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.ops.above import MAX_RESULTS
 
 
 def topk(
@@ -120,7 +119,7 @@ def above(
     exclude: ExcludedIds | None = None,
     candidate_ids: CandidateIds | None = None,
     dims: int | None = None,
-    max_results: int = MAX_RESULTS,
+    max_results: int = 10_000_000,
     vocabulary: VocabularyLike | None = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,

@@ -24,8 +24,7 @@ from kgfast.graph.named import Names, relation_names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above
 from kgfast.models.base import Side
-from kgfast.ops.above import thresholds_of
-from kgfast.ops.checks import check_int
+from kgfast.ops.checks import check_int, checked_thresholds
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
@@ -291,7 +290,7 @@ class AboveSearch(Search):
                 "candidate_ids: above() takes the same candidates for all queries, or "
                 "TypeConstraints; topk(k=..., pad=True) takes a list for each query"
             )
-        self.thresholds = thresholds_of(threshold, self.num_queries, CPU)
+        self.thresholds = checked_thresholds(threshold, self.num_queries)
         self.most, self.count = max_results, 0
 
     @property

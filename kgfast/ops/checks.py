@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -82,6 +83,28 @@ def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
     if not (abs(number) <= sys.float_info.max and number >= low):
         least = "" if low == -math.inf else f" and at least {low}"
         raise ValueError(f"{name} must be finite{least}; got {value}")
+
+
+def checked_thresholds(threshold: Tensor | float, count: int) -> Tensor:
+    """Return the thresholds of above(), float64 ``[count]`` on the CPU, after checks."""
+    value: Any = threshold
+    if isinstance(value, bool) or not isinstance(value, Tensor | Real):
+        raise TypeError(
+            f"threshold must be a number, or a tensor of one for each query; got {shown(value)}"
+        )
+    if not isinstance(value, Tensor):
+        value = torch.tensor(float(value), dtype=torch.float64, device="cpu")
+    if not value.is_floating_point():
+        raise TypeError(f"threshold must be floating point; got {value.dtype}")
+    if value.ndim and value.shape != (count,):
+        raise ValueError(
+            f"threshold must be one number, or have shape [{count}]; got {list(value.shape)}"
+        )
+    thresholds: Tensor = value.detach().to("cpu", torch.float64).expand(count).clone()
+    bad = thresholds.isnan().nonzero()
+    if len(bad):
+        raise ValueError(f"threshold[{int(bad[0])}] must be a number or an infinity; got nan")
+    return thresholds
 
 
 def check_share(name: str, value: float) -> None:
@@ -180,10 +203,7 @@ def _check_dims(dims: Sequence[int], num_features: int) -> None:
     if len(dims) == 0:
         raise ValueError("dims must name at least one crop width")
     for position, dim in enumerate(dims):
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise TypeError(f"dims[{position}] must be an int; got {dim!r}")
-        if not 1 <= dim <= num_features:
-            raise ValueError(f"dims[{position}] must be in 1 .. {num_features}; got {dim}")
+        check_int(f"dims[{position}]", dim, 1, num_features)
         if position and dim <= dims[position - 1]:
             raise ValueError(f"dims must increase; dims[{position}] is {dim}")
 

@@ -1,6 +1,5 @@
 """Backend, precision and empty results of the differentiable operators."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -56,11 +55,6 @@ def has_gradients(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors
     )
-
-
-def empty_scores(queries: Tensor, shape: Sequence[int]) -> Tensor:
-    """Make room for scores: float64 for float64 queries, else float32."""
-    return torch.empty(tuple(shape), dtype=result_dtype(queries), device=queries.device)
 
 
 def result_dtype(queries: Tensor) -> torch.dtype:

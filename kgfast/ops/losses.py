@@ -228,7 +228,7 @@ def _rows(
 
 @_rows.fake
 def _(operands: Operands, bce: Bce | None) -> tuple[Tensor, Tensor]:
-    rows = common.empty_scores(operands.queries, (operands.num_queries,))
+    rows = operands.queries.new_empty(operands.num_queries)
     return rows, rows.new_empty(0 if bce else len(rows), dtype=torch.float64)
 
 

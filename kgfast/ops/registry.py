@@ -80,7 +80,6 @@ class Operator(Generic[P, R]):
             f"lambda {', '.join(self.parameters)}: [{reads}]"
         )
         self._built = self._builder(self.parameters)
-        self._fake: Body = _no_fake
         self._is_differentiable = False
         self._untraced: Body | None = None
 
@@ -95,8 +94,6 @@ class Operator(Generic[P, R]):
         tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
         library.define(f"{name}({arguments}) -> ({returns})", tags=tags)
         library.impl(name, self._run, "CompositeExplicitAutograd")
-        fake: Body = lambda *values: self._fake(*values)  # noqa: E731
-        torch.library.register_fake(f"kgfast::{name}", fake, lib=library)
         self.registered = getattr(torch.ops.kgfast, name).default
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -117,8 +114,11 @@ class Operator(Generic[P, R]):
         The function's parameters are some of the body's, by name.
         """
         build = self._builder([*inspect.signature(function).parameters])
-        self._fake = lambda *values: function(*build(*values))
+        self._register_fake(lambda *values: function(*build(*values)))
         return function
+
+    def _register_fake(self, fake: Body) -> None:
+        torch.library.register_fake(f"kgfast::{self.name}", fake, lib=_libraries[self.name])
 
     def gradient(self, *wrt: str, rows: bool = False) -> Callable[[Body], "Operator[..., Any]"]:
         """Make a function the operator ``<name>_backward``, the gradient of this operator.
@@ -129,24 +129,8 @@ class Operator(Generic[P, R]):
         not needed. With ``rows``, this operator has the parameters ``sparse`` and ``backend``, and
         the function returns int64 ids last: if ``sparse``, the rows in the table's gradient.
         """
-
-        def register(function: Body) -> Operator[..., Any]:
-            count = len(wrt) + rows
-            backward: Operator[..., Any] = Operator(
-                f"{self.name}_backward", function, waits=self.waits, results=count
-            )
-            gradient = _Gradient(self, backward, wrt, rows)
-            backward._fake = gradient.fake
-            torch.library.register_autograd(
-                f"kgfast::{self.name}",
-                gradient.differentiate,
-                setup_context=gradient.save,
-                lib=_libraries[self.name],
-            )
-            self._is_differentiable = True
-            return backward
-
-        return register
+        self._is_differentiable = True
+        return lambda body: _Gradient(self, body, wrt, has_rows=rows)
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Return the places of values in the schema, each by its path or the name of its field."""
@@ -194,24 +178,26 @@ def operator(name: str, *, waits: bool = False) -> Callable[[Callable[P, R]], Op
     return lambda body: Operator(name, body, waits=waits)
 
 
-class _Gradient:
-    """Backward of an operator as an operator; see :meth:`Operator.gradient`."""
+class _Gradient(Operator[..., Any]):
+    """Backward of an operator; see :meth:`Operator.gradient`."""
 
     def __init__(
-        self,
-        forward: Operator[..., Any],
-        backward: Operator[..., Any],
-        wrt: Sequence[str],
-        has_rows: bool,
+        self, forward: Operator[..., Any], body: Body, wrt: Sequence[str], *, has_rows: bool
     ) -> None:
-        self._backward, self._has_rows = backward.registered, has_rows
-        self._places = forward.places(wrt)
-        self._num_kept = len(backward.leaves) - len(forward.leaves) - 2  # grad and need
+        name, results = f"{forward.name}_backward", len(wrt) + has_rows
+        super().__init__(name, body, waits=forward.waits, results=results)
+        self._has_rows, self._places = has_rows, forward.places(wrt)
+        self._num_kept = len(self.leaves) - len(forward.leaves) - 2  # grad and need
         if has_rows:
             self._table = wrt.index("table")
             self._sparse, self._name = forward.places(["sparse", "backend"])
+        self._register_fake(self._empty)
+        name, library = f"kgfast::{forward.name}", _libraries[forward.name]
+        torch.library.register_autograd(
+            name, self._differentiate, setup_context=self._save, lib=library
+        )
 
-    def fake(self, *values: Any) -> Any:
+    def _empty(self, *values: Any) -> Any:
         inputs, need = values[1 + self._num_kept : -1], values[-1]
         outs = [
             torch.empty_like(inputs[place]) if needed else values[0].new_empty(0)
@@ -225,7 +211,7 @@ class _Gradient:
             outs.append(torch.empty(count, dtype=torch.int64, device=values[0].device))
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    def _save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)
         ctx.set_materialize_grads(False)  # zeros for kept results would be as large as scores
         ctx.mark_non_differentiable(*results[1:])
@@ -236,7 +222,7 @@ class _Gradient:
             ctx.others.append(None if is_tensor else value)
         ctx.save_for_backward(*results[len(results) - self._num_kept :], *tensors)
 
-    def differentiate(
+    def _differentiate(
         self, ctx: Any, grad: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
@@ -249,7 +235,7 @@ class _Gradient:
         inputs = []
         for value, tensor in zip(ctx.others, saved[self._num_kept :], strict=True):
             inputs.append(value if tensor is None else tensor)
-        results = self._backward(grad, *saved[: self._num_kept], *inputs, need)
+        results = self.registered(grad, *saved[: self._num_kept], *inputs, need)
         results = [results] if isinstance(results, Tensor) else list(results)
         if self._has_rows:
             table, ids = self._table, results.pop()
@@ -305,7 +291,3 @@ def _parsed(kind: Any, path: str) -> tuple[list[_Leaf], str]:
             read = f"(None if {path} is None else {read})"
             leaves[place] = _Leaf(of, read, type_.rstrip("?") + "?")
     return leaves, expression
-
-
-def _no_fake(*values: Any) -> Any:
-    raise NotImplementedError("an operator needs a fake kernel")

@@ -125,7 +125,7 @@ def _scores(
 
 @_scores.fake
 def _(operands: Operands, index: Tensor | None) -> Tensor:
-    return common.empty_scores(operands.queries, _shape(operands, index))
+    return operands.queries.new_empty(_shape(operands, index))
 
 
 def _shape(operands: Operands, index: Tensor | None) -> tuple[int, ...]:
