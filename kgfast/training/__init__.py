@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from kgfast.training.build import loss_of as loss_of
     from kgfast.training.config import Config as Config
     from kgfast.training.data import Batch as Batch
-    from kgfast.training.data import Negatives as Negatives
     from kgfast.training.loading import LoadedRun as LoadedRun
     from kgfast.training.loading import Vocabularies as Vocabularies
     from kgfast.training.loading import load_run as load_run
@@ -30,7 +29,7 @@ _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
     "run_folder": ("RunFolder",),
     "config": ("Config",),
-    "data": ("Batch", "Negatives"),
+    "data": ("Batch",),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("Callback", "read_rows"),
     "objective": ("Objective",),

@@ -61,14 +61,6 @@ class Batch:
         moved: dict[str, Any] = {name: value.to(device) for name, value in self.tensors.items()}
         return replace(self, **moved)
 
-    @property
-    def triples(self) -> Tensor:
-        """Triples, int64 ``[B, 3]``."""
-        assert self.targets is not None
-        ends = self.anchors, self.targets
-        heads, tails = ends if self.side == "tail" else ends[::-1]
-        return torch.stack([heads, self.relations, tails], 1)
-
 
 def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
     """Append the inverse ``(t, r + num_relations, h)`` of each triple."""
@@ -129,53 +121,41 @@ def _order(sizes: Mapping[Side, int], seed: int, side: Side, epoch: int) -> Tens
     return torch.randperm(sizes[side], generator=generator, dtype=torch.int64, device="cpu")
 
 
+@dataclass(eq=False)
 class Negatives:
     """Entities drawn uniformly, with replacement.
 
-    Parameters
-    ----------
-    num_entities, size, seed : int
-        ``size`` entities are drawn for each query, or for the pool that a batch shares.
-    shared : bool
-        Draw one pool ``[K]`` for a batch, or a row ``[B, K]`` for each query.
-    known : KnownTriples, optional
-        Training triples, whose answers are no negatives. Such answers are drawn again in rows, at
-        most eight times. Remaining answers, and all answers in a pool, are masked.
+    Answers of ``known`` triples are no negatives. Such answers are drawn again in rows, at most
+    eight times. Remaining answers, and all answers in a pool, are masked.
     """
 
-    def __init__(
-        self,
-        num_entities: int,
-        size: int,
-        seed: int,
-        *,
-        shared: bool,
-        known: KnownTriples | None = None,
-    ) -> None:
-        self._num_entities, self._size, self._seed = num_entities, size, seed
-        self._is_shared, self._known = shared, known
+    num_entities: int
+    size: int  # entities for each query, or in the pool that a batch shares
+    seed: int
+    shared: bool  # draw one pool [K] for a batch, or a row [B, K] for each query
+    known: KnownTriples | None = None
 
     def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Draw the ids of a batch's negatives; the mask is None if all of them take part."""
         generator = torch.Generator("cpu")
-        generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
+        generator.manual_seed(mix(self.seed, batch.number, Stream.NEGATIVES))
 
         def drawn(*shape: int) -> Tensor:
             return torch.randint(
-                self._num_entities, shape, generator=generator, dtype=torch.int64, device="cpu"
+                self.num_entities, shape, generator=generator, dtype=torch.int64, device="cpu"
             )
 
         count = len(batch.anchors)
-        ids = drawn(self._size) if self._is_shared else drawn(count, self._size)
-        if self._known is None:
+        ids = drawn(self.size) if self.shared else drawn(count, self.size)
+        if self.known is None:
             return ids, None
-        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+        indptr, answers = self.known.exclude(batch.anchors, batch.relations, batch.side)
         rows = torch.repeat_interleave(indptr.diff())
-        if self._is_shared:
+        if self.shared:
             return ids, _mask_of(ids, rows, answers, count)
-        keys = rows * self._num_entities + answers  # ascending
+        keys = rows * self.num_entities + answers  # ascending
         numbers = torch.arange(count, dtype=torch.int64, device="cpu")
-        starts = numbers[:, None] * self._num_entities
+        starts = numbers[:, None] * self.num_entities
         known = _is_in(keys, starts + ids)
         for _ in range(_ROUNDS):
             again = known.nonzero(as_tuple=True)

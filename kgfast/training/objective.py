@@ -48,8 +48,8 @@ class Objective:
             self._target_weights = losses.frequency_weights(self.hrt, num_entities)
         self.negatives: Negatives | None = None
         if self.lazy:
-            sizes, shared = (num_entities, data.neg_size), data.negatives == "shared"
-            self.negatives = Negatives(*sizes, config.seed, shared=shared, known=self._known)
+            options = data.neg_size, config.seed, data.negatives == "shared", self._known
+            self.negatives = Negatives(num_entities, *options)
 
     def batch(self, number: int) -> Batch:
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
@@ -76,10 +76,10 @@ class Objective:
         weight, penalty = self._config.loss.relation_weight, self._config.regularizer
         if weight:
             relations = model.relation_ids(batch.relations, batch.side)
-            heads, _, tails = batch.triples.unbind(1)
-            yield weight * cross_entropy(
-                losses.relation_logits(model, heads, tails, sparse=True), relations
-            )
+            anchors, _, targets = batch.queries
+            ends = (anchors, targets) if batch.side == "tail" else (targets, anchors)
+            logits = losses.relation_logits(model, *ends, sparse=True)
+            yield weight * cross_entropy(logits, relations)
         if penalty.name != "none":
             of_rows = getattr(losses.regularizers, penalty.name)
             yield penalty.weight * of_rows(model, batch.queries, side=batch.side, sparse=True)

@@ -85,7 +85,7 @@ def test_gradients_of_rows_are_those_of_the_table(name, negatives):
     model = made(name)
     loss = losses.med if "med" in name else losses.nssa
     for batch, ids, mask in batches_of(negatives):
-        found = both_ways(model, loss, batch.triples, ids, side=batch.side, mask=mask)
+        found = both_ways(model, loss, batch.queries, ids, side=batch.side, mask=mask)
         of_rows = {key for key, it in found.items() if it.is_sparse}
         wanted = {"entity", "relation"} if name == "rescal" else {"entity"}
         assert {key.rpartition(".")[2] for key in of_rows} == wanted
@@ -124,14 +124,14 @@ def test_relations_that_are_inverse_are_asked_for_by_their_own_numbers():
 def test_penalties_leave_gradients_of_rows(name):
     batch, _, _ = next(batches_of("shared"))
     penalty = getattr(losses.regularizers, name)
-    assert both_ways(made("complex"), penalty, batch.triples, side=batch.side)["entity"].is_sparse
+    assert both_ways(made("complex"), penalty, batch.queries, side=batch.side)["entity"].is_sparse
 
 
 def test_queries_without_targets_are_penalised():
     model = made("complex")
     batch, _, _ = next(batches_of("shared"))
     queries = batch.anchors, batch.relations
-    both = losses.regularizers.l2(model, batch.triples, side=batch.side)
+    both = losses.regularizers.l2(model, batch.queries, side=batch.side)
     one = losses.regularizers.l2(model, queries, side=batch.side)
     targets = model.entity[batch.targets].square().sum(1).mean()
     torch.testing.assert_close(one + targets, both)
@@ -142,6 +142,6 @@ def test_queries_without_targets_are_penalised():
 @pytest.mark.parametrize("name", ["transe", "complex", "rscf"])
 def test_logits_of_relations_leave_gradients_of_rows(name):
     batch, _, _ = next(batches_of("shared"))
-    ends, total = (batch.triples[:, 0], batch.triples[:, 2]), lambda logits: logits.cos().sum()
+    ends, total = (batch.anchors, batch.targets), lambda logits: logits.cos().sum()
     found = both_ways(made(name), losses.relation_logits, *ends, of=total)
     assert all(it.is_sparse for key, it in found.items() if key.endswith("entity"))

@@ -46,9 +46,7 @@ def plain_loss(objective, config, model, batch):
         of_relations = torch.nn.functional.cross_entropy(logits, batch.relations)
         loss = loss + config.loss.relation_weight * of_relations
     if name != "none":
-        queries = batch.anchors, batch.relations
-        rows = queries if batch.targets is None else batch.triples
-        penalty = getattr(regularizers, name)(model, rows, side=batch.side)
+        penalty = getattr(regularizers, name)(model, batch.queries, side=batch.side)
         loss = loss + config.regularizer.weight * penalty
     return loss
 

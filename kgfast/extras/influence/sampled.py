@@ -9,7 +9,7 @@ which the checkpoint was written. Test triples get negatives of the same sampler
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +18,10 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.examples import ExampleQueries
-from kgfast.graph import KnownTriples
 from kgfast.losses import NegativesLoss, with_gamma
 from kgfast.models import MED, RSCF, SIDES, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
-from kgfast.training import Batch, Negatives, Objective, loss_of
+from kgfast.training import Batch, Objective, loss_of
 
 _NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
 _SCORES = 1 << 20  # scores that are in memory at once
@@ -62,7 +61,7 @@ class SampledInfluence:
         self._table = model.entity.detach()
         self._device = self._table.device
         graph = origin.graph
-        self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
+        self._num_relations = len(graph.relations)
         self._has_inverses, self._num_triples = model.has_inverses, len(graph.train)
         self._objective = Objective(self._config, graph.train.hrt.cpu(), model)
         self._loss: NegativesLoss = loss_of(self._config.loss, reduction="none")
@@ -96,14 +95,9 @@ class SampledInfluence:
 
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
         """Return any triples, each as a separate batch, with negatives that no step had."""
-        data, side = self._config.data, self._trained_side(queries.side)
-        negatives = Negatives(
-            self._num_entities,
-            data.neg_size,
-            mix(self._config.seed, Stream.INFLUENCE),
-            shared=data.negatives == "shared",
-            known=KnownTriples(self._objective.hrt) if data.filter_negatives else None,
-        )
+        side, of_steps = self._trained_side(queries.side), self._objective.negatives
+        assert of_steps is not None
+        negatives = replace(of_steps, seed=mix(self._config.seed, Stream.INFLUENCE))
         relations = queries.relations + self._num_relations * (side != queries.side)
         number = SIDES.index(queries.side)
         batch = Batch(number, side, queries.anchors.cpu(), relations.cpu(), None, None)
