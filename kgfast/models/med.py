@@ -85,6 +85,7 @@ class MED(Wrapper):
         check_option("crop", crop, ("prefix", "split"))
         check_option("loss_weight", loss_weight, ("exp", "sigmoid"))
         self.crop: Crop = crop
+        self.nested = self.nested and crop == "prefix"
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step
         if not 1 <= count <= len(self.dims):
@@ -94,7 +95,6 @@ class MED(Wrapper):
             )
         self.submodels_per_step = count
         self.loss_weight: LossWeight = loss_weight
-        self.score = model.score
         if (
             not isinstance(scales, Sequence)
             or len(scales) != len(_SCALES)
@@ -118,10 +118,6 @@ class MED(Wrapper):
                 f"other features; got {widths}"
             )
         return widths
-
-    @property
-    def nested(self) -> bool:  # type: ignore[override]
-        return self.crop == "prefix" and self.model.nested
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None

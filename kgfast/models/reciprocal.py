@@ -21,8 +21,6 @@ from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at, is_in_blocks
 from kgfast.models.wrapper import Wrapper
 
-_OF_THE_SCORER = ("score", "batch_size", "block", "device")
-
 
 class Reciprocal(Wrapper):
     """Model of relations and their inverses: heads are tails of an inverse relation.
@@ -55,7 +53,7 @@ class Reciprocal(Wrapper):
     """
 
     model: Any  # perhaps no module
-    has_inverses = True
+    _shared = (*Wrapper._shared, "batch_size", "block", "device")
 
     def __init__(
         self,
@@ -76,19 +74,9 @@ class Reciprocal(Wrapper):
                 f"model must have as many inverse relations as relations: {type(model).__name__} "
                 f"has {model.num_relations} relations"
             )
-        self.model, self.order = model, order
+        self._go_around(model)
+        self.order, self.has_inverses, self.is_in_blocks = order, True, is_in_blocks(model)
         self.training = bool(getattr(model, "training", False))
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the inner model that does not depend on relations."""
-        if name in _OF_THE_SCORER:
-            return getattr(self.model, name)
-        return super().__getattr__(name)
-
-    @property
-    def is_in_blocks(self) -> bool:  # type: ignore[override]
-        """Return whether the inner model is a function of blocks."""
-        return is_in_blocks(self.model)
 
     @property
     def num_relations(self) -> int:

@@ -65,13 +65,13 @@ class RSCF(Wrapper):
 
     parallel_queries = True
     has_large_operators = True
-    nested = False  # norms over a crop give other filters
     A1: nn.Parameter
     A2: nn.Parameter
     A3: nn.Parameter
 
     def __init__(self, model: Model, *, seed: int | None = None) -> None:
         super().__init__(model)
+        self.nested = False  # norms over a crop give other filters
         if not isinstance(model, RotatE | TransE):
             raise ValueError(f"RSCF goes around RotatE and TransE; got {type(model).__name__}")
         if isinstance(model, RotatE) and (

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from kgfast.models.base import Model, Side, is_nested, operator_width
 from kgfast.tables import Table
 
-_OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
-
 
 def unwrapped(model: Model) -> Model:
     """Return the model inside of all wrappers."""
@@ -28,25 +26,26 @@ class Wrapper(Model):
     """
 
     model: Model
+    _shared: tuple[str, ...] = ("entity", "relation", "score", "dim", "gamma", "layout")
 
     def __init__(self, model: Model) -> None:
         nn.Module.__init__(self)
         if not isinstance(model, Model):
             raise TypeError(f"model must be a kgfast model; got {type(model).__name__}")
+        self._go_around(model)
+
+    def _go_around(self, model: Any) -> None:
+        """Hold the inner model, and take over its facts."""
         self.model = model
+        self.nested, self.num_times = is_nested(model), getattr(model, "num_times", None)
+        self.has_inverses = getattr(model, "has_inverses", False)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the inner model's tables, width and, if present, margin and layout."""
-        if name in _OF_THE_MODEL:
-            return getattr(self.model, name)
-        return super().__getattr__(name)
+        """Return the inner model's tables, score, width and, if present, margin and layout."""
+        return getattr(self.model, name) if name in self._shared else super().__getattr__(name)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         return self.model._queries(anchors, relations, side, dims)
-
-    @property
-    def nested(self) -> bool:  # type: ignore[override]
-        return is_nested(self.model)
 
     @property
     def num_entities(self) -> int:
@@ -55,15 +54,6 @@ class Wrapper(Model):
     @property
     def num_relations(self) -> int:
         return self.model.num_relations
-
-    @property
-    def num_times(self) -> int | None:  # type: ignore[override]
-        """Count the times of the inner model."""
-        return getattr(self.model, "num_times", None)
-
-    @property
-    def has_inverses(self) -> bool:  # type: ignore[override]
-        return self.model.has_inverses
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         return self.model.relation_ids(relations, side)

@@ -4,9 +4,9 @@ Memory holds two blocks: one is filled while the other is in use. Rows for a GPU
 pinned memory, and copied to the device before they are used.
 """
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -34,49 +34,31 @@ def prefetched(table: Rows, ranges: Sequence[tuple[int, int]]) -> Iterator[Itera
     The thread ends with the context. An error of the thread is raised when the block is needed.
     """
     source = table.table if isinstance(table, OnDevice) else table
-    longest = max((stop - start for start, stop in ranges), default=0)
-    free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
-    full: queue.SimpleQueue[tuple[Tensor, int, int] | BaseException | None] = queue.SimpleQueue()
-    for _ in range(min(BUFFERS, len(ranges))):
-        room = torch.empty(
-            (longest, table.shape[1]),
-            dtype=table.dtype,
-            device=source.device,
-            pin_memory=table.device.type == "cuda" != source.device.type,
-        )
-        free.put(room)
+    shape = max((stop - start for start, stop in ranges), default=0), table.shape[1]
+    pins = table.device.type == "cuda" != source.device.type
+    rooms = [
+        torch.empty(shape, dtype=table.dtype, device=source.device, pin_memory=pins)
+        for _ in range(min(BUFFERS, len(ranges)))
+    ]
+    inference = torch.is_inference_mode_enabled()  # else the rooms could not be written to
 
-    # else the thread's tensors could not be written to
-    inference = torch.is_inference_mode_enabled()
-
-    def read() -> None:
-        try:
-            with torch.inference_mode(inference):
-                for start, stop in ranges:
-                    room = free.get()
-                    if room is None:
-                        return
-                    source.read_into(start, room[: stop - start])
-                    full.put((room, start, stop))
-            full.put(None)
-        except BaseException as error:
-            full.put(error)
+    def read(number: int) -> RowBlock:
+        start, stop = ranges[number]
+        room = rooms[number % BUFFERS][: stop - start]
+        with torch.inference_mode(inference):
+            source.read_into(start, room)
+        return RowBlock(room, start, stop)
 
     def blocks() -> Iterator[RowBlock]:
-        while True:
-            message = full.get()
-            if message is None:
-                return
-            if isinstance(message, BaseException):
-                raise message
-            room, start, stop = message
-            yield RowBlock(room[: stop - start].to(table.device), start, stop)
-            free.put(room)
+        for number in range(len(ranges)):
+            block = waiting.popleft().result()
+            yield block._replace(rows=block.rows.to(table.device))
+            if number + BUFFERS < len(ranges):
+                waiting.append(pool.submit(read, number + BUFFERS))
 
-    thread = threading.Thread(target=read, name="kgfast-prefetch", daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1, "kgfast-prefetch")
+    waiting = deque(pool.submit(read, number) for number in range(len(rooms)))
     try:
         yield blocks()
     finally:
-        free.put(None)
-        thread.join()
+        pool.shutdown(cancel_futures=True)
