@@ -12,7 +12,6 @@ from kgfast.eval.candidates import (
     CheckedIds,
     ListedIds,
     candidates_of_sides,
-    digest_of,
     pool_sizes,
 )
 from kgfast.eval.excluded import excluded_of_sides
@@ -42,6 +41,9 @@ class CountsSoFar(SoFar):
         assert targets is not None
         sizes = pool_sizes(known, targets, source.num_rows, source.ids_of(queries), queries.lists)
         self.counts[4], self.counts[5] = sizes
+
+    def begin(self) -> None:
+        """Leave queries as they are: half precision is an error."""
 
     def take(self, block: Any) -> None:
         counts = self.source.counts(self.queries, block)
@@ -105,12 +107,8 @@ class Ranking(Job):
 
     @property
     def facts(self) -> dict[str, str]:
-        of_sides = {section.side: section.candidate_ids for section in self.sections}
         return super().facts | {
             "triples": f"{len(self.hrt):,} triples {digest(self.hrt)}",
-            "sides": ", ".join(self.sides),
-            "candidate_ids": " and ".join(map(digest_of, of_sides.values())),
-            "the crop": str(self.crops),
             "nan": "worst" if self.allows_nan else "error",
         }
 
@@ -181,13 +179,9 @@ class Ranking(Job):
             counts[:count] = shares.sum_of_all(counts[:count])
 
     def words(self, queries: Queries, place: int) -> str:
-        """Name the triple of a query that is not finite."""
+        """Return a query in words, for errors."""
         row = int(queries.rows[place])
-        return (
-            f"triples[{row}] = {tuple(self.hrt[row].tolist())}: the {queries.side} query holds a "
-            "NaN or an infinity, from the embeddings of the entity or relation or from the "
-            'filters on them (nan="worst" ranks it last)'
-        )
+        return f"triples[{row}] = {tuple(self.hrt[row].tolist())}"
 
 
 def _check_choices(sides: Any, nan: Any) -> None:

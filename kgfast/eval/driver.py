@@ -129,8 +129,6 @@ class Call:
     def _join(self, job: Job) -> None:
         """Agree with the other processes on a job and on the share of each."""
         assert self.reader is not None
-        for section in job.sections:
-            job.begin(self._source(job, section))
         facts = job.facts | {
             "batch_size": str(job.batch_size),
             "whether known answers are left out": str(job.known is not None),
@@ -181,7 +179,6 @@ class Call:
         waiting: list[SoFar] = []  # results of the next pass
         for section in job.sections:
             size, source = self._size(job, section), self._source(job, section)
-            job.begin(source)
             size = min(size, source.batch_size)
             has_lists = isinstance(section.candidate_ids, ListedIds)
             chains = self._per_pass is not None and not has_lists
@@ -194,7 +191,10 @@ class Call:
                 if self.steps is not None:
                     batches = self.steps.share_of(batches)
                 for batch in batches:
-                    batch.known = job.left_out(batch, source)
+                    batch.known = job.known_of(batch, source)
+                    if (excluded := job.excluded.get(section.side)) is not None:
+                        facts = batch.known, batch.rows, source.home, source.row_range
+                        batch.known = excluded.joined(*facts)
                     parts = [batch]
                     if section.candidate_ids is not None:
                         parts = shared(batch, section.candidate_ids, source)

@@ -20,7 +20,6 @@ from kgfast.eval.queries import CPU, Queries, places
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.ops.values import check_unique
 
@@ -113,16 +112,12 @@ def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
 class FactsSoFar(SoFar):
     """Queries of a batch; answers above the threshold are added to the best facts."""
 
+    keeps_double = True
+
     def open(self) -> None:
         """Let ties with earlier batches lose, once these are full."""
         if len(self.job.scores) == self.job.k:
             self.job.lost = self.job.worst
-
-    def begin(self) -> None:
-        """Make queries float64, so that the sweep rounds no score."""
-        if self.queries.vectors is not None:
-            vectors = full_precision(self.queries.vectors)
-            self.job.dtype, self.queries.vectors = vectors.dtype, vectors.double()
 
     def take(self, block: Any) -> None:
         search, source = self.job, self.source
@@ -131,8 +126,8 @@ class FactsSoFar(SoFar):
             best = source.best(self.queries, block, most)
             if best is not None:
                 scores, ids = (values.to(source.home) for values in best)
-                if self.queries.vectors is None and scores.dtype == torch.float64:
-                    search.dtype = torch.float64
+                if self.queries.vectors is None:
+                    search.dtype = torch.promote_types(search.dtype, scores.dtype)
                 search.add(self.queries, scores.double(), ids)
             return
         rows = torch.arange(len(self.queries), dtype=torch.int64, device=source.home)
@@ -141,7 +136,7 @@ class FactsSoFar(SoFar):
             deeper = []
             for some in rows.split(max(1, _ANSWERS // depth)):
                 queries = self.queries.where(some)
-                queries.known = search.left_out(queries, source)
+                queries.known = search.known_of(queries, source)
                 best = source.best(queries, block, depth)
                 assert best is not None
                 scores, ids = best
@@ -171,7 +166,7 @@ class FactSearch(Job):
     ) -> None:
         self.model, self.known, self.names, self.batch_size = model, known, names, batch_size
         self.heads, self.relations, self.tails = axes
-        self.k, self.dtype = k, torch.float32
+        self.k = k
         self.scores = torch.empty(0, dtype=torch.float64, device=CPU)
         self.triples = torch.empty((0, 3), dtype=torch.int64, device=CPU)
         self.sections = [JobSection("tail", {None: None}, self.tails)]
@@ -231,9 +226,5 @@ def _queries(heads: Tensor, relations: Tensor, home: torch.device) -> Queries:
 
 
 def _words(queries: Queries, place: int) -> str:
-    """Name a query that is not finite."""
-    head, relation = int(queries.anchors[place]), int(queries.others[place])
-    return (
-        f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
-        "embeddings of the entity or relation or from the filters on them"
-    )
+    """Return a query in words, for errors."""
+    return f"head {int(queries.anchors[place])} with relation {int(queries.others[place])}"

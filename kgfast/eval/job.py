@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.candidates import CheckedIds
+from kgfast.eval.candidates import CheckedIds, digest_of
 from kgfast.eval.excluded import Excluded
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import CandidateSource, Crops
@@ -16,6 +16,7 @@ from kgfast.graph import KnownTriples
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
+from kgfast.ops.differentiable import full_precision
 from kgfast.storage import digest
 
 
@@ -32,6 +33,8 @@ class JobSection:
 class SoFar(ABC):
     """Results of some queries of a job over the blocks so far."""
 
+    keeps_double = False  # scores stay float64 until the end of the call
+
     def __init__(
         self, job: Any, section: JobSection, source: CandidateSource, queries: Queries
     ) -> None:
@@ -42,8 +45,12 @@ class SoFar(ABC):
     def open(self) -> None:
         """Make room for the results."""
 
-    def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
-        """Read the queries once their vectors are made."""
+    def begin(self) -> None:
+        """Widen queries: to full precision, or to float64, so that the sweep rounds no score."""
+        if self.queries.vectors is not None:
+            vectors = full_precision(self.queries.vectors)
+            self.job.dtype = torch.promote_types(self.job.dtype, vectors.dtype)
+            self.queries.vectors = vectors.double() if self.keeps_double else vectors
 
     @abstractmethod
     def take(self, block: Any) -> None:
@@ -68,6 +75,7 @@ class Job(ABC):
     sections: list[JobSection]
     excluded: Mapping[Side, Excluded] = {}
     allows_nan = False
+    dtype = torch.float32  # dtype of the scores that the call returns
     result_bytes = 0  # memory of the results of a query while a file is read
 
     @property
@@ -81,7 +89,14 @@ class Job(ABC):
         vocabularies = (vocabulary for vocabulary in self.names if vocabulary is not None)
         names = (f"{len(words):,} names {digest(words.names)}" for words in vocabularies)
         left_out = (digest(side, *vars(ids).values()) for side, ids in self.excluded.items())
-        return {"vocabularies": " and ".join(names), "exclude": " and ".join(left_out)}
+        of_sides = {section.side: section.candidate_ids for section in self.sections}
+        return {
+            "vocabularies": " and ".join(names),
+            "exclude": " and ".join(left_out),
+            "sides": ", ".join(of_sides),
+            "candidate_ids": " and ".join(map(digest_of, of_sides.values())),
+            "the crop": str([section.crops for section in self.sections]),
+        }
 
     @abstractmethod
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
@@ -105,22 +120,12 @@ class Job(ABC):
     def put(self, result: Any) -> None:
         """Keep the results of a pass."""
 
-    def left_out(self, queries: Queries, source: CandidateSource) -> Known | None:
-        """Return the known answers to queries, and the ids that these exclude."""
-        known, excluded = self.known_of(queries, source), self.excluded.get(queries.side)
-        if excluded is None:
-            return known
-        return excluded.joined(known, queries.rows, source.home, source.row_range)
-
     def known_of(self, queries: Queries, source: CandidateSource) -> Known | None:
         """Return the known answers to queries."""
         if self.known is None:
             return None
         ids = queries.anchors, queries.others
         return Known(*self.known.exclude(*ids, queries.side, within=source.row_range))
-
-    def begin(self, source: CandidateSource) -> None:  # noqa: B027 - a hook
-        """Look at the candidates before the first pass."""
 
     def join(self, shares: Any) -> None:  # noqa: B027 - a hook
         """Merge in the results of processes that served other queries."""

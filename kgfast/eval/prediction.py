@@ -185,7 +185,6 @@ def _searched(
         search = kind(model, arguments, *more)
         call.run(search)
         answers = search.collected()
-    search.results = []  # results know the search: memory would wait for the collector
     home, num_times = answers[0].device, getattr(model, "num_times", None)
     anchors, others = search.anchors.to(home), search.others.to(home)
     return *answers, anchors, others, search.section.side, search.names, num_times

@@ -29,7 +29,7 @@ class Queries:
     anchors, others : Tensor
         int64 ``[B]``; ``others`` are relations, or tails where relations are predicted.
     words : callable
-        Function of these queries and a place: the error message for a query that is not finite.
+        Function of these queries and a place: the query there in words, for errors.
     targets : Tensor or None
         int64 ``[B]``: the candidates that are ranked.
     ids : Tensor or None
@@ -56,22 +56,14 @@ class Queries:
         return len(self.anchors)
 
     def part(self, rows: slice, ids: Tensor | None = None) -> "Queries":
-        """Return some of the queries; ``ids`` are new candidates for them."""
-        known = self.known
+        """Return some of the queries with their known answers; ``ids`` are new candidates."""
+        few, known = self.where(rows), self.known
+        few.ids = ids
         if known is not None:
             indptr = known.indptr[rows.start : rows.stop + 1]
             indices = known.indices[int(indptr[0]) : int(indptr[-1])]
-            known = Known(indptr - indptr[0], indices)
-        return replace(
-            self,
-            rows=self.rows[rows],
-            anchors=self.anchors[rows],
-            others=self.others[rows],
-            known=known,
-            targets=None if self.targets is None else self.targets[rows],
-            ids=ids,
-            lists=None,
-        )
+            few.known = Known(indptr - indptr[0], indices)
+        return few
 
     def batches(self, first: int, size: int) -> "list[Queries]":
         """Cut the queries into a batch of ``first`` queries and others of ``size``."""
@@ -79,24 +71,28 @@ class Queries:
         starts = [0, *range(first, count, size)]
         return [self.part(slice(*ends)) for ends in zip(starts, [*starts[1:], count], strict=True)]
 
-    def where(self, chosen: Tensor) -> "Queries":
+    def where(self, chosen: Tensor | slice) -> "Queries":
         """Return the queries of a mask on the host, with vectors and without known answers."""
-
-        def some(values: Tensor | None) -> Any:
-            return None if values is None else values[chosen.to(values.device)]
-
-        rows, anchors, others = some(self.rows), some(self.anchors), some(self.others)
-        queries = Queries(self.side, rows, anchors, others, self.words)
-        queries.targets, queries.vectors = some(self.targets), some(self.vectors)
-        queries.ids = self.ids
-        return queries
+        few = replace(self, known=None, lists=None, target_scores=None)
+        for name in ("rows", "anchors", "others", "targets", "vectors"):
+            values = getattr(self, name)
+            if values is not None:
+                here = chosen if isinstance(chosen, slice) else chosen.to(values.device)
+                setattr(few, name, values[here])
+        return few
 
     def check_finite(self) -> None:
         """Raise for the first query of the call that is not finite."""
         assert self.vectors is not None
         bad = (~self.vectors.isfinite().all(1)).nonzero()[:, 0].cpu()
         if len(bad):
-            raise NonFiniteError(self.words(self, int(bad[self.rows[bad].argmin()])))
+            query, side, hint = self.words(self, int(bad[self.rows[bad].argmin()])), "", ""
+            if self.targets is not None:
+                side, hint = f"{self.side} ", ' (nan="worst" ranks it last)'
+            raise NonFiniteError(
+                f"{query}: the {side}query holds a NaN or an infinity, from the embeddings of the "
+                f"entity or relation or from the filters on them{hint}"
+            )
 
 
 def shared(queries: Queries, candidate_ids: CheckedIds, source: Any) -> list[Queries]:
@@ -133,20 +129,6 @@ def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
     if side == "relation":
         return heads, tails, relations
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
-
-
-def within(known: Known, first: int, last: int) -> Known:
-    """Return the known answers among rows ``first .. last - 1``, counted from ``first``."""
-    inside = (known.indices >= first) & (known.indices < last)
-    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], known.indices[inside] - first)
-
-
-def among(known: Known, ids: Tensor) -> Known:
-    """Return the known answers among ascending ``ids``, as places in ``ids``."""
-    inside = torch.isin(known.indices, ids)
-    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))
 
 
 def between(ids: Tensor, start: int, stop: int) -> tuple[int, int]:

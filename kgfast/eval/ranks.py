@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from kgfast.eval.intervals import Intervals, intervals_of
 from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
 from kgfast.frames import needed
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
@@ -14,8 +15,6 @@ from kgfast.graph.named import relation_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from kgfast.eval.intervals import Intervals
 
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
@@ -192,7 +191,7 @@ class Ranks:
         samples: int = 1000,
         seed: int = 0,
         hits: Sequence[int] = HITS,
-    ) -> "Intervals":
+    ) -> Intervals:
         """Compute confidence intervals of the metrics in tables, by a bootstrap over triples.
 
         A sample draws as many triples as there are, with replacement, each with all its sides.
@@ -221,8 +220,6 @@ class Ranks:
         ValueError
             If ``confidence`` is not between 0 and 1, or ``samples`` is below 2.
         """
-        from kgfast.eval.intervals import intervals_of
-
         return intervals_of(self, rank_type, (confidence, samples, seed), hits)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":

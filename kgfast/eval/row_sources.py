@@ -3,23 +3,20 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.preparation import prepared_candidates
-from kgfast.eval.queries import Queries, among, between, within
+from kgfast.eval.queries import Queries, between
 from kgfast.eval.rows import RowReader
 from kgfast.eval.sources import CandidateSource, Crops, Located
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Lists, Operands, Prepared
-from kgfast.kernels.scores import get_score
-from kgfast.models.base import Candidates, Side, is_nested
+from kgfast.kernels.operands import Known, Lists, Prepared
+from kgfast.models.base import Side, candidates_at
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
-from kgfast.ops.checks import check_queries
 from kgfast.tables.prefetch import RowBlock
 
 _SCORED_BYTES = 8 << 20  # bytes of float64 rows of targets that are scored at once
@@ -94,15 +91,12 @@ class InRows(CandidateSource):
 
         return self.reader.blocks(is_needed)
 
-    def _located(self, queries: Queries, block: RowBlock | Tensor) -> Located | None:
+    def _located(self, queries: Queries, block: Any) -> Located | None:
         targets, known, lists = queries.targets, queries.known, queries.lists
-        if isinstance(block, Tensor):
-            assert lists is not None
+        if lists is not None:
             candidates = self._made(self.table.rows(block), block)
             lists = Lists(lists.indptr, torch.searchsorted(block, lists.indices))
             lists = Lists(*(ids.to(self.device) for ids in lists))
-            targets = None if targets is None else torch.searchsorted(block, targets)
-            known = None if known is None else among(known, block)
         else:
             ids, start, stop = self.ids_of(queries), block.start, block.stop
             first, last = (0, 0) if ids is None else between(ids, start, stop)
@@ -113,18 +107,20 @@ class InRows(CandidateSource):
             candidates = self._block[1]
             if ids is not None:
                 candidates = candidates.only((ids[first:last] - start).to(self.device))
-            if targets is not None:
-                inside = (targets >= start) & (targets < stop)
-                targets = torch.where(inside, targets - start, -1)
-            known = None if known is None else within(known, start, stop)
-        targets = None if targets is None else targets.to(self.device)
-        known = None if known is None else Known(*(ids.to(self.device) for ids in known))
+        if targets is not None:
+            targets = self._places(block, targets).to(self.device)
+        if known is not None:
+            places = self._places(block, known.indices)
+            before = torch.nn.functional.pad((places >= 0).cumsum(0), (1, 0))
+            indptr, places = before[known.indptr], places[places >= 0]
+            known = Known(indptr.to(self.device), places.to(self.device))
         return Located(self._operands(queries, candidates), targets, known, lists)
 
-    def _operands(self, queries: Queries, candidates: Prepared) -> Operands:
-        assert queries.vectors is not None
-        check_queries(queries.vectors, candidates)
-        return Operands(queries.vectors, candidates, self.dims)
+    def _places(self, block: RowBlock | Tensor, ids: Tensor) -> Tensor:
+        """Return places in a block for ids of the whole table; -1 for ids of other blocks."""
+        if isinstance(block, RowBlock):
+            return torch.where((ids >= block.start) & (ids < block.stop), ids - block.start, -1)
+        return torch.where(torch.isin(ids, block), torch.searchsorted(block, ids), -1)
 
     def _whole_ids(self, block: RowBlock | Tensor, ids: Tensor) -> Tensor:
         if isinstance(block, RowBlock):
@@ -133,16 +129,9 @@ class InRows(CandidateSource):
             return ids
         return torch.where(ids < 0, ids, block.to(ids.device)[ids.clamp(min=0)])
 
-    @cached_property
-    def query_width(self) -> int:
-        """Number of columns of a query, made of candidates of two rows of zeros."""
-        width = self.table.shape[1]
-        few = self._of_rows(torch.zeros((2, width), dtype=self.table.dtype, device=self.device))
-        return get_score(self.model.score).query_width(width, has_factor=few.factor is not None)
-
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """Return the candidates of some rows; ``which`` are the ids in the whole table."""
-        candidates = self._of_rows(rows)
+        candidates = candidates_at(self.model.with_entity(rows), self.side, self.dim, len(rows))
         storages = {of.untyped_storage().data_ptr() for of in (candidates.table, rows)}
         if self.row_range is not None and len(storages) > 1:  # not rows, or columns, in place
             raise NotImplementedError(
@@ -154,19 +143,6 @@ class InRows(CandidateSource):
             candidates = replace(candidates, bias=bias.detach()[which])
         arguments = self.model, candidates, None, self.dims
         return prepared_candidates(*arguments, allows_nan=self.allows_nan)
-
-    def _of_rows(self, rows: Tensor) -> Candidates:
-        """Return the candidates of a model of some rows; these may still number all entities."""
-        crop = () if self.dim is None or is_nested(self.model) else (self.dim,)
-        candidates = self.model.with_entity(rows).candidates(self.side, *crop)
-        candidates = candidates if hasattr(candidates, "table") else Candidates(candidates)
-        shape = list(getattr(candidates.table, "shape", ()))
-        if not isinstance(candidates.table, Tensor) or shape[:1] != [len(rows)] or len(shape) != 2:
-            raise ValueError(
-                f"{type(self.model).__name__}.with_entity(rows).candidates({self.side!r}) must "
-                f"have a row for each of {len(rows)} rows; got {shape or type(candidates.table)}"
-            )
-        return candidates
 
     def named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         queries.check_finite()

@@ -12,20 +12,18 @@ from kgfast.eval.candidates import (
     ListedIds,
     candidates_of_sides,
     checked_ids_of,
-    digest_of,
 )
 from kgfast.eval.excluded import Excluded, ExcludedIds
 from kgfast.eval.job import Job, JobSection, SoFar
 from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, moved, places
-from kgfast.eval.sources import CandidateSource, Crops, crops_of
+from kgfast.eval.sources import Crops, crops_of
 from kgfast.graph import IdsLike, KnownTriples, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names, relation_names
 from kgfast.kernels.above import merged
 from kgfast.kernels.operands import Above
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_int, checked_thresholds
-from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.storage import digest
 
@@ -80,29 +78,19 @@ class Search(Job):
 
     @property
     def facts(self) -> dict[str, str]:
-        section = self.section
-        return super().facts | {
-            "queries": f"{self.num_queries:,} {digest(section.side, self.anchors, self.others)}",
-            "candidate_ids": digest_of(section.candidate_ids),
-            "the crop": str(section.crops),
-        }
+        queries = f"{self.num_queries:,} {digest(self.anchors, self.others)}"
+        return super().facts | {"queries": queries}
 
     @abstractmethod
     def collected(self) -> Sequence[Tensor]:
         """Return the results of all queries."""
 
-    def query_in_words(self, row: int) -> str:
-        """Return a query in words, for messages."""
+    def words(self, queries: Queries, place: int) -> str:
+        """Return a query in words, for errors."""
+        row = int(queries.rows[place])
         what = "tail" if self.section.side == "relation" else "relation"
         anchor, other = int(self.anchors[row]), int(self.others[row])
         return f"{self.argument}[{row}] = {anchor} with {what} {other}"
-
-    def words(self, queries: Queries, place: int) -> str:
-        """Name a query that is not finite."""
-        return (
-            f"{self.query_in_words(int(queries.rows[place]))}: the query holds a NaN or an "
-            "infinity, from the embeddings of the entity or relation or from the filters on them"
-        )
 
     def queries(self, section: JobSection, home: torch.device, size: int) -> Iterable[Queries]:
         """Make all queries; in order of relations if each relation has candidates."""
@@ -127,26 +115,15 @@ class BestSoFar(SoFar):
     """Best answers, ``[B, k]``: -inf and -1 where there is no candidate.
 
     Scores are float64 until the end and merged exactly; one block of all candidates needs no
-    merging, so the sweep rounds the scores. ``dtype`` is the dtype of the rounded scores.
+    merging, so the sweep rounds the scores.
     """
 
-    dtype = torch.float32
-
     def open(self) -> None:
-        if not self.source.is_whole:  # one block brings all answers
+        self.keeps_double = not self.source.is_whole
+        if self.keeps_double:
             shape, home = (self.queries.rows.numel(), self.job.k), self.source.home
             self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=home)
             self.ids = torch.full(shape, -1, dtype=torch.int64, device=home)
-
-    def begin(self) -> None:
-        """Make queries float64 where blocks are merged, so that the sweep rounds no score."""
-        queries = self.queries
-        if queries.vectors is None:
-            return
-        queries.vectors = full_precision(queries.vectors)
-        self.dtype = queries.vectors.dtype
-        if not self.source.is_whole:
-            queries.vectors = queries.vectors.double()
 
     def take(self, block: Any) -> None:
         best = self.source.best(self.queries, block, self.job.k)
@@ -156,8 +133,8 @@ class BestSoFar(SoFar):
         if self.source.is_whole:
             self.scores, self.ids = scores, ids
             return
-        if self.queries.vectors is None and scores.dtype == torch.float64:
-            self.dtype = torch.float64
+        if self.queries.vectors is None:
+            self.job.dtype = torch.promote_types(self.job.dtype, scores.dtype)
         scores, ids = scores.to(self.scores.device, torch.float64), ids.to(self.ids.device)
         self._keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
 
@@ -176,15 +153,6 @@ class BestSoFar(SoFar):
         by_id = ids.argsort(dim=1, stable=True)
         self._keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
-    @property
-    def may_lack(self) -> bool:
-        """True if a query may have fewer than k answers."""
-        queries, source = self.queries, self.source
-        candidates = source.num_candidates if queries.ids is None else len(queries.ids)
-        known = 0 if queries.known is None else len(queries.known.indices)
-        is_short = self.job.k > candidates - known
-        return is_short or queries.lists is not None or not source.is_whole
-
 
 class BestSearch(Search):
     """Search for the best ``k`` answers to each query; ``pad`` fills missing ones."""
@@ -195,51 +163,49 @@ class BestSearch(Search):
 
     def __init__(self, model: Any, arguments: Arguments, k: int, pad: bool) -> None:
         super().__init__(model, arguments)
-        self.k, self.pad = k, pad
-        self.result_bytes = 6 * 16 * k if isinstance(k, int) else 0
+        ids, side = self.section.candidate_ids, self.section.side
+        count = model.num_relations if side == "relation" else model.num_entities
+        count = len(ids) if isinstance(ids, Tensor) else int(count)
+        has_bound = self.anchors.numel() and not pad
+        has_bound = has_bound and not isinstance(ids, ListedIds | TypeConstraints)
+        check_k(k, count if has_bound else None)
+        self.k, self.pad, self.result_bytes = k, pad, 6 * 16 * k
 
     @property
     def facts(self) -> dict[str, str]:
         return super().facts | {"k and pad": f"{self.k}, {bool(self.pad)}"}
-
-    def begin(self, source: CandidateSource) -> None:
-        is_shared = not isinstance(self.section.candidate_ids, ListedIds | TypeConstraints)
-        has_bound = self.anchors.numel() and not self.pad and is_shared
-        check_k(self.k, source.num_candidates if has_bound else None)
 
     def join(self, shares: Any) -> None:
         self._shares = shares
 
     def collected(self) -> tuple[Tensor, Tensor]:
         """Return scores and ids of all queries, ``[B, k]``."""
-        results = self.results
+        results, self.results = self.results, []  # results know the search
         scores, ids = results[0].scores, results[0].ids
         if len(results) > 1:
             scores = torch.cat([result.scores for result in results])
             ids = torch.cat([result.ids for result in results])
         if self._shares is not None or isinstance(self.section.candidate_ids, TypeConstraints):
-            scores, ids = (self._in_order(values) for values in (scores, ids))
-        dtype = torch.float32
+            rows = torch.cat([result.queries.rows for result in results])
+            scores, ids = (self._in_order(values, rows) for values in (scores, ids))
         has_all = self.known is None and self.section.candidate_ids is None and not self.excluded
-        for result in results:
-            if not (has_all and result.source.is_whole) and not self.pad and result.may_lack:
-                self._check_full(ids)
-            dtype = torch.float64 if result.dtype == torch.float64 else dtype
-        return scores.to(dtype), ids
+        if not self.pad and not (has_all and results[0].source.is_whole):
+            self._check_full(ids)
+        return scores.to(self.dtype), ids
 
-    def _in_order(self, values: Tensor) -> Tensor:
-        rows = torch.cat([result.queries.rows for result in self.results]).to(values.device)
+    def _in_order(self, values: Tensor, rows: Tensor) -> Tensor:
         room = values.new_zeros((self.num_queries, self.k))
-        room[rows] = values
+        room[rows.to(values.device)] = values
         return room if self._shares is None else self._shares.filled_in(room)
 
     def _check_full(self, ids: Tensor) -> None:
-        short = (ids[:, -1] < 0).nonzero()
-        if len(short):
+        if ids.numel() and int(ids.min()) < 0:
+            short = (ids[:, -1] < 0).nonzero()
             row = int(short[0])
+            queries = self.some(self.section, short[0].cpu(), CPU)
             raise ValueError(
                 "k must be at most the number of candidates of each query: "
-                f"{self.query_in_words(row)} has {int((ids[row] >= 0).sum())}, k is {self.k} "
+                f"{self.words(queries, 0)} has {int((ids[row] >= 0).sum())}, k is {self.k} "
                 "(pad=True fills the rest with id -1)"
             )
 
@@ -247,17 +213,9 @@ class BestSearch(Search):
 class AboveSoFar(SoFar):
     """Answers that reach float64 thresholds; only their number where they do not fit."""
 
-    dtype = torch.float32
-
     def open(self) -> None:
         self.thresholds = self.job.thresholds[self.queries.rows].to(self.source.device)
         self.pieces: list[Above] = []  # by ascending ids
-
-    def begin(self) -> None:
-        """Widen queries in half precision; this is exact."""
-        if self.queries.vectors is not None:
-            self.queries.vectors = full_precision(self.queries.vectors)
-            self.dtype = self.queries.vectors.dtype
 
     def take(self, block: Any) -> None:
         search = self.job
@@ -265,7 +223,7 @@ class AboveSoFar(SoFar):
         above = self.source.above(self.queries, block, self.thresholds, left)
         if isinstance(above, Above):
             search.count += len(above.ids)
-            self.dtype = above.scores.dtype
+            search.dtype = torch.promote_types(search.dtype, above.scores.dtype)
             self.pieces.append(Above(*(values.to(self.source.home) for values in above)))
         elif above is not None:
             search.count += above
@@ -306,7 +264,7 @@ class AboveSearch(Search):
 
     def collected(self) -> Above:
         """Return the answers to all queries; their pieces are released."""
-        results = self.results
+        results, self.results = self.results, []
         if self.count > self.most:
             raise ValueError(
                 f"max_results must be at least the number of results, {self.count:,}; got "
@@ -319,12 +277,9 @@ class AboveSearch(Search):
             whole: Above = results[0].pieces.pop()
             return whole
         home, pieces = results[0].source.home, []
-        is_double = any(result.dtype == torch.float64 for result in results)
         for result in results:
             pieces += [(result.queries.rows.to(home), piece) for piece in result.pieces]
-            result.pieces.clear()
-        dtype = torch.float64 if is_double else torch.float32
-        return merged(pieces, self.num_queries, torch.empty(0, dtype=dtype, device=home))
+        return merged(pieces, self.num_queries, torch.empty(0, dtype=self.dtype, device=home))
 
 
 def _timed(model: Any, relations: Any, times: Any, names: Any) -> Tensor:

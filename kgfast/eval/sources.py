@@ -89,6 +89,11 @@ class CandidateSource(ABC):
         """Return the candidates of a block; None where there are none, as of functions."""
         return None
 
+    def _operands(self, queries: Queries, candidates: Prepared) -> Operands:
+        assert queries.vectors is not None
+        check_queries(queries.vectors, candidates)
+        return Operands(queries.vectors, candidates, self.dims)
+
     def named(self, error: NonFiniteError, queries: Queries, block: Any) -> NonFiniteError:
         """Return an error that names the query, or the row of the table, that is not finite."""
         if queries.vectors is not None:
@@ -188,8 +193,6 @@ class InMemory(CandidateSource):
         return nullcontext(iter((self.prepared,)))
 
     def _located(self, queries: Queries, block: Prepared) -> Located:
-        assert queries.vectors is not None
         block = block if queries.ids is None else block.only(queries.ids)
-        check_queries(queries.vectors, block)
-        operands = Operands(queries.vectors, block, self.dims)
+        operands = self._operands(queries, block)
         return Located(operands, queries.targets, queries.known, queries.lists)

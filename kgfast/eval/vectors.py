@@ -11,6 +11,7 @@ from kgfast.eval.counting import Ranking
 from kgfast.eval.driver import Call
 from kgfast.eval.excluded import Excluded, ExcludedIds
 from kgfast.eval.job import Job
+from kgfast.eval.queries import Queries
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import RowRanks
 from kgfast.eval.searches import Arguments, BestSearch
@@ -160,17 +161,15 @@ def topk_rows(
     facts: Any = 0, numbers, None, None, None, None, candidate_ids, exclude, None, batch_size
     job = RowSearch(model, Arguments(*facts), k, pad)
     _run(model, job, progress)
-    scores, ids = job.collected()
-    job.results = []  # results know the job
-    return scores, ids
+    return job.collected()
 
 
 class RowSearch(BestSearch):
     """Search for the best rows."""
 
-    def query_in_words(self, row: int) -> str:
-        """Return a query in words, for messages."""
-        return f"queries[{row}]"
+    def words(self, queries: Queries, place: int) -> str:
+        """Return a query in words, for errors."""
+        return f"queries[{int(queries.rows[place])}]"
 
 
 class RowModel:

@@ -359,12 +359,16 @@ def is_nested(model: Any) -> bool:
     return bool(getattr(model, "nested", True))
 
 
-def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidates:
+def candidates_at(
+    model: RankableModel, side: Side, dim: int | None, count: int | None = None
+) -> Candidates:
     """Return the candidates of a crop: those of the whole model, unless the crop has its own.
 
     A model may return a bare table. Raises TypeError if the model returns something else, and
-    ValueError if there is not one row per entity, or for side ``"relation"`` per relation.
+    ValueError if there is not one row per entity, or for side ``"relation"`` per relation, or
+    ``count`` rows of ``with_entity()``.
     """
+    whose = "model" if count is None else f"{type(model).__name__}.with_entity(rows)"
     crop = () if dim is None or is_nested(model) else (dim,)
     candidates: Any = model.candidates(side, *crop)
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
@@ -372,14 +376,15 @@ def candidates_at(model: RankableModel, side: Side, dim: int | None) -> Candidat
     if not (isinstance(table, Tensor) and hasattr(candidates, "operands")):
         what = repr(table) if is_table(table) else type(candidates).__name__
         raise TypeError(
-            f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got {what} "
+            f"{whose}.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got {what} "
             "(only rank(), topk() and top_facts() read tables in files)"
         )
     many = "num_relations" if side == "relation" else "num_entities"
-    if table.ndim != 2 or table.shape[0] != getattr(model, many):
+    count = getattr(model, many) if count is None else count
+    if table.ndim != 2 or table.shape[0] != count:
         raise ValueError(
-            f"model.candidates({side!r}) must have one row per id: {many} is "
-            f"{getattr(model, many)}, the table has shape {list(table.shape)}"
+            f"{whose}.candidates({side!r}) must have one row per id: {many} is {count}, the table "
+            f"has shape {list(table.shape)}"
         )
     return cast(Candidates, candidates)
 

@@ -142,26 +142,23 @@ class CollectiveCall(Processes):
 
 def _vectors(queries: Queries, source: Any) -> Tensor:
     """Return checked queries for anchors of this process, and zeros for others, ``[B, F]``."""
-    dtype = torch.float64 if source.table.dtype == torch.float64 else torch.float32
-    vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
     here = source.reader.holds(queries.anchors)
-    if bool(here.any()):
-        few = queries.where(here)
-        few.vectors = source.vectors(few.anchors, few.others)
-        if not source.allows_nan:
-            few.check_finite()
-        vectors[here] = few.vectors.to(CPU, dtype)
+    few = queries.where(here)
+    few.vectors = source.vectors(few.anchors, few.others)
+    if not source.allows_nan:
+        few.check_finite()
+    dtype = torch.float64 if source.table.dtype == torch.float64 else torch.float32
+    vectors = torch.zeros((len(queries), few.vectors.shape[1]), dtype=dtype, device=CPU)
+    vectors[here] = few.vectors.to(CPU, dtype)
     return vectors
 
 
 def _of_targets(queries: Queries, source: Any) -> Tensor:
     """Return canonical scores ``[C, B]`` of targets of this process, and zeros for others."""
     assert queries.targets is not None
-    shape = (source.num_crops, len(queries))
-    scores = torch.zeros(shape, dtype=torch.float64, device=CPU)
+    scores = torch.zeros((source.num_crops, len(queries)), dtype=torch.float64, device=CPU)
     here = source.reader.holds(queries.targets)
-    if bool(here.any()):
-        scores[:, here] = source.target_scores(queries.where(here)).to(CPU)
+    scores[:, here] = source.target_scores(queries.where(here)).to(CPU)
     return scores
 
 
