@@ -5,18 +5,15 @@ clusters). Intervals are percentiles (Efron and Tibshirani 1993, chapter 13). Dr
 alone. Memory is some 200 bytes per triple, however many samples are drawn.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.metrics import Metric, cell, metrics_with
+from kgfast.eval.metrics import Metric, cell, in_tables, metric_named
 from kgfast.text import text_table
-
-if TYPE_CHECKING:
-    from kgfast.eval.ranks import Ranks, RankType
 
 _DRAWN = 1 << 16  # triples that are drawn at once
 
@@ -53,17 +50,19 @@ class Intervals(dict[str, Interval]):
 
 
 def intervals_of(
-    ranks: "Ranks", rank_type: "RankType", bootstrap: tuple[float, int, int], hits: Sequence[int]
+    values: Mapping[str, float], cells: Tensor, sizes: Tensor, bootstrap: tuple[float, int, int]
 ) -> Intervals:
-    """Compute :meth:`kgfast.Ranks.intervals`; ``bootstrap``: confidence, samples and seed."""
+    """Return intervals of metrics, given ranks ``[T, C]`` and their numbers of candidates.
+
+    ``bootstrap`` has confidence, samples and seed.
+    """
     confidence, samples, seed = bootstrap
     check_bootstrap(confidence, samples)
-    metrics, ranks = [metric for metric in metrics_with(hits) if metric.in_tables], ranks._ranked()
-    values = ranks.metrics(rank_type, hits=hits)
-    values = {metric.name: values[metric.name] for metric in metrics}
+    values = in_tables(values)
     bounds = [[float("nan")] * 2] * len(values)
-    if len(ranks):
-        drawn = _metrics_of_draws(ranks, rank_type, metrics, samples, seed)
+    if len(cells):
+        metrics = list(map(metric_named, values))
+        drawn = _metrics_of_draws(cells, sizes.cpu().double(), metrics, samples, seed)
         bounds = percentiles(drawn, confidence).tolist()
     both = zip(values.items(), bounds, strict=True)
     intervals = {name: Interval(value, *ends) for (name, value), ends in both}
@@ -111,11 +110,9 @@ def percentiles(values: Tensor, confidence: float) -> Tensor:
 
 
 def _metrics_of_draws(
-    ranks: "Ranks", rank_type: "RankType", metrics: Sequence[Metric], samples: int, seed: int
+    cells: Tensor, sizes: Tensor, metrics: Sequence[Metric], samples: int, seed: int
 ) -> Tensor:
     """Return metrics of each sample, float64 ``[samples, M]``."""
-    cells = ranks._cells(rank_type)
-    sizes = ranks.num_candidates[:, ranks.pooled_columns].cpu().double()
     shares = shares_of(cells, metrics)
     chances = [metric.chance for metric in metrics if metric.chance is not None]
     moments = [moment.mean(1) for chance in chances for moment in chance.moments(sizes)]

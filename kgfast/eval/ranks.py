@@ -220,7 +220,10 @@ class Ranks:
         ValueError
             If ``confidence`` is not between 0 and 1, or ``samples`` is below 2.
         """
-        return intervals_of(self, rank_type, (confidence, samples, seed), hits)
+        ranks, bootstrap = self._ranked(), (confidence, samples, seed)
+        values, cells = ranks.metrics(rank_type, hits=hits), ranks._cells(rank_type)
+        sizes = ranks.num_candidates[:, self.pooled_columns]
+        return intervals_of(values, cells, sizes, bootstrap)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """Return the ranks of one side."""
