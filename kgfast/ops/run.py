@@ -29,7 +29,6 @@ from kgfast.ops.values import (
     check_moves,
     check_scores,
     check_unique,
-    check_unmasked,
 )
 
 __all__ = [
@@ -107,8 +106,7 @@ def rank_counts(
         targets = check_ids("targets", targets, operands.candidates.num_rows, checks)
     targets = targets.contiguous()
     known = _checked_known(operands, known, checks)
-    if not checks.allows_nan:
-        check_moves(operands, checks)
+    check_moves(operands, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         return backend.rank_counts(operands, targets, known, checks, target_scores, lists)
@@ -129,8 +127,7 @@ def topk(
     ``lists`` has the checked candidates of each query.
     """
     known = None if known is None else _checked_known(operands, known, checks)
-    if not checks.allows_nan:
-        check_moves(operands, checks)
+    check_moves(operands, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
         return backend.topk(operands, k, known, checks, lists)
@@ -148,8 +145,7 @@ def above(
     ``thresholds`` are float64 ``[B]``. The result is only the number of candidates if that is above
     ``most``, or if ``most`` is negative.
     """
-    if not checks.allows_nan:
-        check_moves(operands, checks)
+    check_moves(operands, checks)
     known = None if known is None else _checked_known(operands, known, checks)
     backend = get_backend(backend_for(operands.table.device))
     with no_autocast(operands.queries.device):
@@ -219,7 +215,7 @@ def _loss_checks(operands: Operands, loss: Bce | CrossEntropy) -> LossChecks | N
 
 
 def _check_label_values(operands: Operands, loss: Bce | CrossEntropy) -> None:
-    """Check the values of labels: every row has a positive, ids are in range, none is masked."""
+    """Check labels: every row has a positive, ids are in range, masked candidates have label 0."""
     if isinstance(loss, CrossEntropy):
         name, ids, smoothing = "targets", loss.targets, ("label_smoothing", loss.smoothing)
     else:
@@ -231,4 +227,11 @@ def _check_label_values(operands: Operands, loss: Bce | CrossEntropy) -> None:
             raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
     count = operands.candidates.num_rows
     check_ids(name, ids, count)
-    check_unmasked(operands.bias, count, ids, name, smoothing)
+    if operands.bias is not None:
+        masked = (operands.bias == -torch.inf).expand(count)
+        rows = masked.nonzero()[:, 0] if smoothing[1] else ids[masked[ids]]
+        if len(rows):
+            raise ValueError(
+                f"bias: row {int(rows[0])} is -inf, which leaves that candidate out: {name} and "
+                f"{smoothing[0]} must give the label 0, or the loss would be infinite"
+            )

@@ -125,12 +125,9 @@ def _scores(
 
 @_scores.fake
 def _(operands: Operands, index: Tensor | None) -> Tensor:
-    return operands.queries.new_empty(_shape(operands, index))
-
-
-def _shape(operands: Operands, index: Tensor | None) -> tuple[int, ...]:
-    pairs = (operands.num_queries, len(operands.table)) if index is None else tuple(index.shape)
-    return pairs if operands.dims is None else (len(operands.dims), *pairs)
+    pairs = (operands.num_queries, len(operands.table)) if index is None else index.shape
+    crops = () if operands.dims is None else (len(operands.dims),)
+    return operands.queries.new_empty(*crops, *pairs)
 
 
 @_scores.gradient(*("queries", "table", "bias", "factor"), rows=True)

@@ -136,7 +136,8 @@ def check_moves(operands: Operands, checks: Checks | None = None) -> None:
     factor, queries = operands.factor, operands.queries
     if factor is None or operands.score.moves is not Moves.PHASE:
         return
-    if not (operands.num_queries and len(factor)) or (checks is None and not checks_values()):
+    skips = not checks_values() if checks is None else checks.allows_nan
+    if skips or not (operands.num_queries and len(factor)):
         return
     moves = queries[:, -(queries.shape[1] // operands.query_planes) :]
     reach = operands.candidates.factor_reach
@@ -202,22 +203,3 @@ def check_rows(
                 f"{name}: row {place if ids is None else int(ids[place])} holds a NaN or an "
                 f"infinity; every number that takes part must be finite"
             )
-
-
-def check_unmasked(
-    bias: Tensor | None, count: int, positives: Tensor, name: str, smoothing: tuple[str, float]
-) -> None:
-    """Check that labels are 0 where a bias of -inf leaves a candidate out.
-
-    ``count`` is N. ``positives``, int64 ``[P]`` and called ``name`` in errors, are the candidates
-    with their own labels. ``smoothing``, a name and a value, gives every candidate a label.
-    """
-    if bias is None or not checks_values():
-        return
-    masked = (bias == -torch.inf).expand(count)
-    rows = masked.nonzero()[:, 0] if smoothing[1] else positives[masked[positives]]
-    if len(rows):
-        raise ValueError(
-            f"bias: row {int(rows[0])} is -inf, which leaves that candidate out: {name} and "
-            f"{smoothing[0]} must give the label 0, or the loss would be infinite"
-        )

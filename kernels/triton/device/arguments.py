@@ -43,7 +43,11 @@ class Vector(NamedTuple):
 
 
 class Views(NamedTuple):
-    """Tensors from which pairs are scored, in place."""
+    """Tensors from which pairs are scored, in place.
+
+    Kernels make views and lanes anew, since Triton 3.6 loses the members of nested tuples that are
+    arguments in a loop or a branch.
+    """
 
     queries: RowView
     table: RowView

@@ -88,7 +88,6 @@ def backward_lists(
     """Write the gradient of the row that a piece's pairs share, or the piece's part of that."""
     PAIRS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     of_rows = Sums(sums[0].grad, sums[0].extra)
     of_factor = Sums(sums[1].grad, sums[1].extra)

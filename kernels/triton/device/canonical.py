@@ -116,7 +116,6 @@ def decide(
 
     Pairs of a band that did not overflow are counted; a query's own target never counts.
     """
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     size = tl.full((), capacity, tl.int64)
     o_band = tl.program_id(1).to(tl.int64) * capacity

@@ -46,7 +46,6 @@ def gather_scores(
     """Store the scores of a query with some of its candidates."""
     PAIRS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.lanes
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     per_query = tl.cdiv(num_candidates, PAIRS)
     query = (tl.program_id(0) // per_query).to(tl.int64)

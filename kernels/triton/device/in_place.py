@@ -129,7 +129,6 @@ def sweep_in_place(
     """Count certain winners and append open pairs, or append all pairs that may be best."""
     Q: tl.constexpr = TILE.rows
     C: tl.constexpr = TILE.lanes
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     lane = tl.program_id(1) * C + tl.arange(0, C)
     row = rows_at(decider, lane, num_candidates)

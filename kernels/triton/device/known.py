@@ -47,7 +47,6 @@ def count_known(
     FORM: tl.constexpr,
 ):
     """Count entries ``index.start .. stop - 1`` that certainly beat the target."""
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a branch.
     views = Views(views.queries, views.table, views.factor, views.bias)
     entry = index.start + tl.program_id(0).to(tl.int64) * _PAIRS + tl.arange(0, _PAIRS)
     m_entry = entry < stop

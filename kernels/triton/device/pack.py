@@ -75,7 +75,6 @@ def pack(
     PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows; write the bias, rounded, and an upper bound on the norm of each."""
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     facts = LaneFacts(facts.ptr, facts.bias)
     NORM: tl.constexpr = PANEL.norm

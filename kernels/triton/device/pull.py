@@ -97,7 +97,6 @@ def pull(
     ROWS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.features
     PLANES: tl.constexpr = query_planes(FORM)
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     views = Views(views.queries, views.table, views.factor, views.bias)
     grad = pulled.grad
     grad_factor = pulled.grad_factor

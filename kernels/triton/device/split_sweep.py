@@ -61,7 +61,6 @@ def pack_parts(
 
     Cost model: a read of the rows, a write of 4 bytes per number; limited by memory.
     """
-    # Made anew, since Triton 3.6 loses the members of nested tuples that are arguments in a loop.
     lanes = Lanes(lanes.rows, lanes.ids, lanes.first, lanes.status)
     LANES: tl.constexpr = PANEL.lanes
     IS_NEGATED: tl.constexpr = PANEL.is_negated

@@ -92,9 +92,23 @@ def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
 
     These are upper bounds on norms or, of rscf scores, four sizes (device/moved_queries.py).
     """
-    count = len(operands.queries)
+    count, panels = len(operands.queries), -(-len(operands.queries) // PACK_ROWS)
     if operands.score.is_rscf:
-        return _query_sizes(operands, dim)
+        sizes = operands.queries.new_empty(panels, 5, PACK_ROWS, dtype=torch.float64)
+        arguments = {
+            "queries": queries_of(operands),
+            "count": count,
+            "num_features": dim,
+            "p_sizes": sizes,
+            "FORM": form_of(operands.without_bias()),
+        }
+        launcher.launch(describe_moves, (panels,), arguments, num_warps=4)
+        reach = operands.candidates.factor_reach if len(operands.table) else None
+        if reach is not None and operands.score.planes == 2:
+            # A phase a b may have no canonical sine: then no bound of the query is finite.
+            phases = sizes[:, 4] * (reach + 1.0)
+            sizes[:, 1].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
+        return sizes
     if not norm:
         return None
     out = room(operands.table, count, PACK_ROWS, 2)
@@ -103,30 +117,6 @@ def query_norms(operands: Operands, dim: int, norm: Norm) -> Tensor | None:
     facts = LaneFacts(out, None)
     pack_lanes(pack, every.of(view), every, dim, panel, p_out=out, facts=facts)
     return out
-
-
-def _query_sizes(operands: Operands, dim: int) -> Tensor:
-    panels = -(-len(operands.queries) // PACK_ROWS)
-    sizes = operands.queries.new_empty(panels, 5, PACK_ROWS, dtype=torch.float64)
-    launcher.launch(
-        describe_moves,
-        (panels,),
-        {
-            "queries": queries_of(operands),
-            "count": len(operands.queries),
-            "num_features": dim,
-            "p_sizes": sizes,
-            "FORM": form_of(operands.without_bias()),
-        },
-        num_warps=4,
-    )
-    if operands.has_factor and operands.score.planes == 2 and len(operands.table):
-        # A phase a b may have no canonical sine: then no bound of the query is finite.
-        reach = operands.candidates.factor_reach
-        assert reach is not None
-        phases = sizes[:, 4] * (reach + 1.0)
-        sizes[:, 1].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
-    return sizes
 
 
 def room(like: Tensor, count: int, width: int, floats: int) -> Tensor:

@@ -157,8 +157,13 @@ def pull(
 
 def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, int, int]:
     lanes, num_queries, num_rows = 32 if arch else 64, operands.num_queries, len(operands.table)
-    pairs = lanes * _rows_of_lane(operands, arch)
-    features = FEATURES
+    # rows that a lane has registers for; Blackwell and AMD compilers take more
+    is_complex, rows, features = operands.score.planes == 2, ROWS, FEATURES
+    if operands.score.is_rscf:
+        rows = RSCF_PHASE_ROWS if is_complex and operands.has_factor else RSCF_ROWS
+    elif is_complex and not 80 <= arch < 100:
+        rows = ROWS // 2
+    pairs = lanes * rows
     while features < lanes and pairs // features >= 2 * num_rows:
         features *= 2
     tile = PullTile(pairs // features, features, of_queries=False, adds=False)
@@ -180,13 +185,3 @@ def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, 
 def _programs(operands: Operands) -> int:
     """Return the programs, of a warp each, that fill the machine."""
     return WARPS * launcher.num_multiprocessors(operands.table.device)
-
-
-def _rows_of_lane(operands: Operands, arch: int) -> int:
-    """Return the rows that a lane has registers for; Blackwell and AMD compilers take more."""
-    if operands.has_factor and operands.score.planes == 2:
-        return RSCF_PHASE_ROWS
-    if operands.score.is_rscf:
-        return RSCF_ROWS
-    is_full = operands.score.planes == 2 and not 80 <= arch < 100
-    return ROWS // 2 if is_full else ROWS

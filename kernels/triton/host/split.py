@@ -90,7 +90,7 @@ def split_bound(num_features: int) -> ErrorBound:
     + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``: rows of margins are the base and
     the slopes of the three norms of a candidate, which have factors of the three norms of a query.
     """
-    d, steps = float(num_features), num_steps(num_features)
+    d, steps = float(num_features), -(-num_features // SPLIT_FEATURES)
     small, large = 2 * _LOW * (1 + 2.0**-7), (1 + 2.0**-7) ** 2  # bounds of the products of a step
     cut = CUT * SPLIT_FEATURES * (2 * small + small + large)
     added = steps * bounds.UNIT * (small + large)
@@ -100,11 +100,6 @@ def split_bound(num_features: int) -> ErrorBound:
     base, of_row = (absolute, flushed, 0.0, 0.0), (flushed, sums, 0.0, 1.0)
     margins = bounds.rounded(*base, *of_row, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0)
     return ErrorBound(8 * bounds.UNIT, Norm.EUCLIDEAN, margins)
-
-
-def num_steps(dim: int) -> int:
-    """Return the steps of a sweep over ``dim`` features."""
-    return -(-dim // SPLIT_FEATURES)
 
 
 def pack(
@@ -119,7 +114,7 @@ def pack(
 ) -> SplitRows:
     """Pack rows in panels of ``width`` lanes, like ``layout.pack_candidates``."""
     panels, is_whole = -(-selection.size // width), rows.dtype == torch.bfloat16
-    numbers = panels * width * num_steps(dim) * SPLIT_FEATURES
+    numbers = panels * width * -(-dim // SPLIT_FEATURES) * SPLIT_FEATURES
     packed = SplitRows(
         rows.new_empty(numbers, dtype=torch.bfloat16),
         None if is_whole else rows.new_empty(numbers, dtype=torch.bfloat16),
