@@ -142,13 +142,11 @@ def say_columns(
     table = Table()
     for name in columns:
         table.add_column(name, justify="right" if name in formats else "left", overflow="fold")
-    values = (column[:MOST_ROWS] for column in columns.values())
+    rows = zip(*(column[:MOST_ROWS] for column in columns.values()), strict=True)
     after = [*groups[1 : MOST_ROWS + 1], None]
-    for place, row in enumerate(zip(*values, strict=True)):
-        cells = [
-            format(value, formats[name]) if name in formats else escaped(str(value))
-            for name, value in zip(columns, row, strict=True)
-        ]
+    for place, row in enumerate(rows):
+        values = zip(row, columns, strict=True)
+        cells = (escaped(format(value, formats.get(name, ""))) for value, name in values)
         table.add_row(*map(Text, cells), end_section=groups[place] != after[place])
     print_table(table)
     if len(groups) > MOST_ROWS:

@@ -246,10 +246,8 @@ def load_run(
 def names_of_run(run: RunFolder, config: Config, graph: Dataset) -> tuple[Vocabulary, Vocabulary]:
     """Return the names of a run, with labels from its folder or from the folder of its data."""
     names = graph.entities, graph.relations
-    labelled = with_labels(run.path, names)
-    if labelled is not names:
-        return labelled
-    return with_labels(Path(config.dataset.root, config.dataset.name), names)
+    labelled, folder = with_labels(run.path, names), Path(config.dataset.root, config.dataset.name)
+    return with_labels(folder, names) if labelled is names else labelled
 
 
 def model_of(
