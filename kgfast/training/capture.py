@@ -8,8 +8,7 @@ without a graph. Memory of a step that does not outlive the step is common to al
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +47,11 @@ class StepGraphs:
         Steps of a kind launch the same kernels, which read and write the same memory.
         """
         if kind not in self._graphs and self._runs[kind] == _WARM_UPS:
-            self._capture(kind, step)
+            try:
+                self._graphs[kind] = self._recorded(step)
+            except Exception as error:
+                # Torch raises a second error at the end of a capture that has failed.
+                self._fail(str(error.__context__ or error).partition("\n")[0])
         if kind in self._graphs:
             self._graphs[kind].replay()
             torch.autograd.graph.increment_version(self._changes)
@@ -56,29 +59,34 @@ class StepGraphs:
             step()
         else:
             self._runs[kind] += 1
-            self._warm_up(step, is_last=self._runs[kind] == _WARM_UPS)
+            places = self._warm_up(step)
+            if places and self._runs[kind] == _WARM_UPS:
+                self._fail(f"the host waits for the device at {places[0]}")
 
     def clear(self) -> None:
         """Free the graphs and their memory; later steps begin anew."""
         self._graphs, self._runs = {}, Counter()
 
-    def _warm_up(self, step: Callable[[], object], *, is_last: bool) -> None:
-        """Run a step on the stream of captures; find out whether the host waits in the last one."""
+    def _warm_up(self, step: Callable[[], object]) -> list[str]:
+        """Run a step on the stream of captures; return the places where the host waited."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        looks: AbstractContextManager[list[str]] = _noting_waits() if is_last else nullcontext([])
-        with torch.cuda.stream(self._stream), looks as places:
-            step()
-        current.wait_stream(self._stream)
-        if places:
-            self._fail(f"the host waits for the device at {places[0]}")
-
-    def _capture(self, kind: Hashable, step: Callable[[], object]) -> None:
+        mode, places = torch.cuda.get_sync_debug_mode(), list[str]()
         try:
-            self._graphs[kind] = self._recorded(step)
-        except Exception as error:
-            # Torch raises a second error at the end of a capture that has failed.
-            self._fail(str(error.__context__ or error).partition("\n")[0])
+            with warnings.catch_warnings(record=True) as caught, torch.cuda.stream(self._stream):
+                torch.cuda.set_sync_debug_mode("warn")
+                caught.clear()  # torch warns that the mode is a prototype
+                warnings.filterwarnings("always", _WAITS)
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        current.wait_stream(self._stream)
+        for each in caught:
+            if _WAITS in str(each.message):
+                places.append(f"{each.filename}:{each.lineno}")
+            else:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        return places
 
     def _recorded(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
         # Other threads may use the device meanwhile: one pins the memory of batches.
@@ -95,26 +103,6 @@ class StepGraphs:
         self._fails = True
         self.clear()
         self._on_failure(reason)
-
-
-@contextmanager
-def _noting_waits() -> Iterator[list[str]]:
-    """Yield a list, to which the places are added at the end where the host waited."""
-    places: list[str] = []
-    before = torch.cuda.get_sync_debug_mode()
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            torch.cuda.set_sync_debug_mode("warn")
-            caught.clear()  # torch warns that the mode is a prototype
-            warnings.filterwarnings("always", _WAITS)
-            yield places
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-    for each in caught:
-        if _WAITS in str(each.message):
-            places.append(f"{each.filename}:{each.lineno}")
-        else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def obstacle_of(
