@@ -26,7 +26,8 @@ class StepGraphs:
 
     A step runs three times before it is captured: memory that outlives a step is then there, and
     kernels are compiled. If a step cannot be captured, ``on_failure`` gets the reason, and all
-    steps run without a graph from then on. A replay counts up the versions of ``changes``, too.
+    steps run without a graph from then on, as they do from the beginning if there is an
+    ``obstacle``. A replay counts up the versions of ``changes``, too.
     """
 
     def __init__(
@@ -34,12 +35,16 @@ class StepGraphs:
         device: torch.device,
         changes: Sequence[Tensor] = (),
         on_failure: Callable[[str], None] = warnings.warn,
+        obstacle: str | None = None,
     ) -> None:
-        self._device, self._changes, self._on_failure = device, changes, on_failure
-        self._stream = torch.cuda.Stream(device)
+        self._device, self._changes = device, changes
         self._runs: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._fails = False
+        self._fails = obstacle is not None
+        if obstacle:
+            on_failure(obstacle)
+        elif not self._fails:
+            self._stream, self._on_failure = torch.cuda.Stream(device), on_failure
 
     def run(self, kind: Hashable, step: Callable[[], object]) -> None:
         """Run a step, or replay the graph of its kind.

@@ -319,15 +319,10 @@ class Trainer:
                     f"but the run has made {self.state.step:,} already"
                 )
         self._bar = RunBar(self.steps, self.state.step, enabled=self.progress and assignment.leads)
-        self._graphs: StepGraphs | None = None
         obstacle = obstacle_of(config, device, assignment, defers_checks=self._is_deferred)
-        if obstacle is None:
-            changes = [*model.parameters()]
-            self._graphs = StepGraphs(device, changes, self._run_without_graphs)
-        elif obstacle:
-            self._run_without_graphs(obstacle)
-        by_kind = self._graphs is not None
-        self._ahead = BatchesAhead(self._objective.batch, device, by_kind=by_kind)
+        changes = [*model.parameters()]
+        self._graphs = StepGraphs(device, changes, self._run_without_graphs, obstacle)
+        self._ahead = BatchesAhead(self._objective.batch, device, by_kind=obstacle is None)
         is_ahead = self._is_deferred or device.type != "cpu"
         self._batch = self._ahead.take if is_ahead else self._objective.batch
         # Sum of losses on the device, and the step after which it was last read.
@@ -387,10 +382,7 @@ class Trainer:
             with torch.random.fork_rng(self._of_device, enabled=self._draws):
                 if self._draws:
                     torch.manual_seed(mix(self.config.seed, state.step, Stream.DROPOUT))
-                if self._graphs is None:
-                    self._step(batch)
-                else:
-                    self._graphs.run(batch.kind, partial(self._step, batch))
+                self._graphs.run(batch.kind, partial(self._step, batch))
         state.loss_count += 1
         state.step += 1
         state.seconds_training += time.perf_counter() - start
@@ -436,8 +428,7 @@ class Trainer:
     def close(self) -> None:
         """End the thread that makes batches, and free graphs; later steps begin anew."""
         self._ahead.close()
-        if self._graphs is not None:
-            self._graphs.clear()
+        self._graphs.clear()
 
     def is_over(self) -> bool:
         """Return whether the run has made all steps or stopped early."""
