@@ -27,7 +27,6 @@ from kgfast.ops.values import check_ids, check_unique
 from kgfast.storage import digest
 
 _PAIRS = 1 << 19  # ids of a batch of lists: 4 MiB as int64
-_CPU = torch.device("cpu")
 
 _OneSide = IdsLike | npt.NDArray[Any]
 # Values that callers may pass as ``candidate_ids``.

@@ -25,8 +25,6 @@ from kgfast.models.wrapper import Wrapper
 _CHUNK, _CHUNK_ELSEWHERE = 32, 1024
 _MAKERS = frozenset(("queries", "_queries"))  # methods
 
-Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
-
 
 def evaluated_queries(
     model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
@@ -41,15 +39,26 @@ def evaluated_queries(
     maker = model
     while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
         maker = maker.model
-    if size is None:
+    rows = len(anchors)
+    if size is None or not rows:
         return queries_at(model, anchors, relations, side, dim)
-
-    def make(anchors: Tensor, relations: Tensor) -> Tensor:
-        return queries_at(model, anchors, relations, side, dim)
-
+    chunks = -(-rows // size)
+    missing = chunks * size - rows
+    padded = [torch.cat([ids, ids[:1].expand(missing)]) for ids in (anchors, relations)]
+    parts: list[Any] = [None] * chunks
     # A class that inherits the attribute may have changed the method.
     parallel = bool(vars(type(maker)).get("parallel_queries", False))
-    return in_chunks(make, anchors, relations, size, parallel=parallel)
+
+    def work(number: int) -> None:
+        here = slice(number * size, (number + 1) * size)
+        queries = queries_at(model, *(ids[here] for ids in padded), side, dim)
+        # Another model may return one tensor each time.
+        parts[number] = queries if parallel or not isinstance(queries, Tensor) else queries.clone()
+
+    run_alone(work, chunks, anchors.device, parallel=parallel)
+    if not all(isinstance(queries, Tensor) for queries in parts):
+        return cast(Tensor, parts[0])  # the caller refuses anything but tensors
+    return torch.cat(parts)[:rows]
 
 
 def product(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -62,33 +71,6 @@ def product(rows: Tensor, matrix: Tensor) -> Tensor:
     # Column by column: in other layouts MKL has shapes with unequal products of equal rows on an
     # AMD EPYC.
     return rows.mT.contiguous().mT @ matrix.mT.contiguous().mT
-
-
-def in_chunks(
-    make: Make, anchors: Tensor, relations: Tensor, size: int, *, parallel: bool
-) -> Tensor:
-    """Make queries ``size`` at a time, each chunk on one thread; the last chunk is padded.
-
-    ``make`` returns the queries of ``[size]`` anchors and relations. With ``parallel``, several
-    threads may call ``make`` at once.
-    """
-    rows = len(anchors)
-    if not rows:
-        return make(anchors, relations)
-    chunks = -(-rows // size)
-    anchors, relations = (_padded(ids, chunks * size) for ids in (anchors, relations))
-    parts: list[Any] = [None] * chunks
-
-    def work(number: int) -> None:
-        here = slice(number * size, (number + 1) * size)
-        queries = make(anchors[here], relations[here])
-        # Another model may return one tensor each time.
-        parts[number] = queries if parallel or not isinstance(queries, Tensor) else queries.clone()
-
-    run_alone(work, chunks, anchors.device, parallel=parallel)
-    if not all(isinstance(queries, Tensor) for queries in parts):
-        return cast(Tensor, parts[0])  # the caller refuses anything but tensors
-    return torch.cat(parts)[:rows]
 
 
 def run_alone(
@@ -141,12 +123,6 @@ def _is_of_kgfast(kind: type) -> bool:
     """Return whether the methods of a class that make queries are of this package."""
     homes = [str(getattr(kind, name).__module__) for name in _MAKERS if hasattr(kind, name)]
     return bool(homes) and all(home.startswith("kgfast.") for home in homes)
-
-
-def _padded(ids: Tensor, count: int) -> Tensor:
-    """Append the first id until there are ``count`` ids."""
-    missing = count - len(ids)
-    return torch.cat([ids, ids[:1].expand(missing)]) if missing else ids
 
 
 def _is_surrounded() -> bool:

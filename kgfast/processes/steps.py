@@ -78,17 +78,8 @@ class Processes:
         except Exception as error:
             self.tell(error)
             raise
-        self._raise_noted(self._notes_of_all(""))
+        self._notes_of_all("")
         return result
-
-    def _raise_noted(self, notes: dict[int, str]) -> None:
-        errors = {rank: note[1:] for rank, note in notes.items() if note.startswith(_ERROR)}
-        if errors:
-            first = min(errors)
-            others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            error = OtherProcessError(f"process {first} of {self.size}{others}: {errors[first]}")
-            error.kind = errors[first].partition(":")[0]
-            raise error
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -115,9 +106,8 @@ class Processes:
 
         Raises ValueError in all processes, with the first fact that differs.
         """
-        notes = self._notes_of_all(json.dumps([{"the call": self._call} | dict(facts), mine]))
-        self._raise_noted(notes)
-        said = [json.loads(notes[rank]) for rank in range(self.size)]
+        note = json.dumps([{"the call": self._call} | dict(facts), mine])
+        said = [json.loads(note) for note in self._notes_of_all(note)]
         expected = said[0][0]
         for rank, (values, _) in enumerate(said):
             for name, value in expected.items():
@@ -137,7 +127,7 @@ class Processes:
         return group
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Add int64 values of all processes, on the CPU, in place."""
+        """Add the values of all processes in place, with equal bits in all."""
         if values.numel():
             self.collective(lambda: dist.all_reduce(values, group=group))
         return values
@@ -168,13 +158,13 @@ class Processes:
         try:
             run()
         except RuntimeError as error:
-            self._raise_noted(self._notes_of_all(""))  # raises if a process is missing
+            self._notes_of_all("")  # raises if a process is missing or failed
             raise LostProcessError(
                 f"processes lost each other, though all are running: {error!s:.200}"
             ) from error
 
-    def _notes_of_all(self, note: str) -> dict[int, str]:
-        """Wait until all processes reach this step; return the notes, by rank."""
+    def _notes_of_all(self, note: str) -> list[str]:
+        """Wait until all processes reach this step; return the notes, or raise a noted error."""
         step = next(self._steps)
         keys = [f"{step}/{rank}" for rank in range(self.size)]
         try:
@@ -199,7 +189,15 @@ class Processes:
                 f"{self.timeout:g} s: lost, hanging, or slower than timeout= allows",
                 missing,
             )
-        return {rank: note.decode() for rank, note in enumerate(notes) if note}
+        texts = [note.decode() for note in notes]
+        errors = {i: text[1:] for i, text in enumerate(texts) if text.startswith(_ERROR)}
+        if errors:
+            first = min(errors)
+            others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            lost = OtherProcessError(f"process {first} of {self.size}{others}: {errors[first]}")
+            lost.kind = errors[first].partition(":")[0]
+            raise lost
+        return texts
 
 
 def was_told(error: BaseException) -> bool:

@@ -115,8 +115,7 @@ class Together(Processes, Assignment):
 
     def sum_rows(self, values: Tensor) -> Tensor:
         """Sum the values of all processes, in place, with equal bits in all."""
-        self.collective(lambda: dist.all_reduce(values, group=self._rows))
-        return values
+        return self.sum(values, self._rows)
 
     def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the bits of process 0; shapes and dtypes are equal in all."""

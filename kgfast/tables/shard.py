@@ -1,7 +1,7 @@
 """Shards: rows of a larger table, and several tables as one."""
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from torch import Tensor
@@ -151,7 +151,7 @@ class Shards(Rows):
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]`` with the rows from ``start`` on."""
         checked_range(start, start + len(out), len(self))
-        for table, begin in self._parts():
+        for table, begin in zip(self.parts, self.starts, strict=False):
             first, last = max(start, begin), min(start + len(out), begin + len(table))
             if first < last:
                 table.read_into(first - begin, out[first - start : last - start])
@@ -160,7 +160,7 @@ class Shards(Rows):
         """Return the rows of ids ``[B]``, in any order."""
         ids = checked_row_ids(ids, 0, len(self))
         rows = self._empty(len(ids))
-        for table, begin in self._parts():
+        for table, begin in zip(self.parts, self.starts, strict=False):
             here = ((ids >= begin) & (ids < begin + len(table))).nonzero()[:, 0]
             if len(here):
                 rows[here.to(rows.device)] = table.rows(ids[here] - begin)
@@ -169,9 +169,6 @@ class Shards(Rows):
     def where(self, row: int) -> str:
         number = bisect.bisect_right(self.starts, row) - 1
         return f"{self.parts[number].where(row - self.starts[number])} (row {row} of all shards)"
-
-    def _parts(self) -> Iterator[tuple[Rows, int]]:
-        return zip(self.parts, self.starts, strict=False)
 
     def _held(self) -> str:
         return f"{len(self.parts)} shards, "
