@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
+from kgfast.models import MED
 from kgfast.models.base import SIDES, Model, Side
 from kgfast.models.wrapper import unwrapped
 from kgfast.rng import Stream, mix
@@ -27,12 +28,12 @@ class Objective:
     triples, int64 ``[T, 3]`` on the CPU; as an attribute ``[2T, 3]`` with inverses.
     """
 
-    def __init__(self, config: Config, hrt: Tensor, model: Any) -> None:
+    def __init__(self, config: Config, hrt: Tensor, model: Model) -> None:
         self._config, data, mode = config, config.data, config.train.mode
         loss = loss_of(config.loss, sparse=True)
-        is_med, num_entities = config.med is not None, model.num_entities
+        is_med, num_entities = isinstance(model, MED), model.num_entities
         self._loss: Callable[..., Tensor] = losses.MEDLoss(sparse=True) if is_med else loss
-        self._draw_dims: Callable[[int], list[int]] | None = model.draw if is_med else None
+        self._draw_dims = model.draw if isinstance(model, MED) else None
         self.hrt = with_inverses(hrt, model.num_relations) if model.has_inverses else hrt
         self.lazy = mode == "negative"  # a step uses few rows of the entity table
         distinct = mode == "kvsall"

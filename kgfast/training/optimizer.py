@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.spares import Spares
+from kgfast.models.base import Model
 from kgfast.models.tables import Room
 from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
 from kgfast.processes.assignment import ALONE, Assignment
@@ -32,7 +33,7 @@ class Optimizer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         config: OptimConfig,
         *,
         lazy: bool,
@@ -41,13 +42,13 @@ class Optimizer:
     ) -> None:
         self._clips_to, self._assignment = config.grad_clip, assignment
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        entity = next(name for name in self._named if f".{name}".endswith(".entity"))
-        self._entity, parameters = self._named[entity], list(self._named.values())
+        self._entity, parameters = model.entity, list(self._named.values())
         kind = config.name.removeprefix("row_")
         make = _KINDS[kind]
         self._optimizer = make(parameters, **config.arguments_of(make))
         # Parameters whose rows without a gradient stay unchanged.
-        self._by_rows = set(parameters) if kind == "adagrad" and not config.weight_decay else set()
+        keeps_rows = kind == "adagrad" and not config.weight_decay
+        self._by_rows: set[Tensor] = {*parameters} if keeps_rows else set()
         if lazy and isinstance(self._optimizer, RowOptimizer) and kind != config.name:
             self._by_rows.add(self._entity)
             self._optimizer.state_of(self._entity, room)

@@ -129,11 +129,11 @@ class RowAdam(RowOptimizer):
 
     def _update(self, dense: Sequence[Dense], group: Group) -> None:
         tables, gradients, steps = map(list, zip(*dense, strict=True))
-        parameters, *moments = map(list, zip(*tables, strict=True))
+        parameters, first, second = map(list, zip(*tables, strict=True))
         options: Group = {name: group[name] for name in _NUMBERS}
         options["beta1"], options["beta2"] = group["betas"]
         options |= {"amsgrad": False, "maximize": False, "fused": True}  # without temporaries
-        adam(parameters, gradients, *moments, [], steps, **options)
+        adam(parameters, gradients, first, second, [], steps, **options)
 
 
 class RowAdagrad(RowOptimizer):
