@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from kgfast.datasets.dataset import SPLITS, Dataset
 from kgfast.rng import scrambled
@@ -29,10 +29,9 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
     digests = {"names": _digest_of_names(sorted(dataset.entities), sorted(dataset.relations))}
     entity, relation = _hashes(dataset.entities), _hashes(dataset.relations)
     for split in SPLITS:
-        hrt = dataset.split(split).hrt.cpu().numpy()
-        value = _mixed(entity[hrt[:, 0]])
-        value = _mixed(value + relation[hrt[:, 1]])
-        value = np.sort(_mixed(value + entity[hrt[:, 2]]))  # a multiset of triples of names
+        head, names, tail = dataset.split(split).hrt.cpu().T
+        words = scrambled(scrambled(scrambled(entity[head]) + relation[names]) + entity[tail])
+        value = np.sort(words.numpy().view(np.uint64))  # a multiset of triples of names
         digest = hashlib.blake2b(value.astype("<u8").tobytes(), digest_size=16)
         digests[split] = digest.hexdigest()
     return digests
@@ -48,12 +47,8 @@ def _digest_of_names(*vocabularies: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _hashes(names: Iterable[str]) -> NDArray[np.uint64]:
+def _hashes(names: Iterable[str]) -> Tensor:
     """Return a 64-bit hash of each name."""
     texts = (name.encode("utf-8", "surrogatepass") for name in names)
     digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
-
-
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return scrambled(torch.from_numpy(value.view(np.int64))).numpy().view(np.uint64)
+    return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))

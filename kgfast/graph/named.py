@@ -66,12 +66,7 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
     unknown name, and for labels that differ from the vocabulary's.
     """
     entities, relations = names_of(vocabulary)
-    if _holds_names(triples):
-        if entities is None or relations is None:
-            raise TypeError(
-                "triples must be integers, got names: names need vocabulary=, of entities and of "
-                "relations"
-            )
+    if entities is not None and relations is not None and _holds_names(triples):
         return Triples.from_names(triples, entities, relations), (entities, relations)
     labels: Names = None, None
     ids = triples

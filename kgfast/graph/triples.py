@@ -1,6 +1,7 @@
 """Names, and triples as integers in (h, r, t) order."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Protocol, overload
 
 import numpy.typing as npt
@@ -24,6 +25,8 @@ class Vocabulary:
 
     Attributes
     ----------
+    names : tuple of str
+        All names, in id order.
     labels : Mapping of str to str
         Labels of names, such as those of ``labels.tsv``, which are only shown beside the names.
 
@@ -39,30 +42,30 @@ class Vocabulary:
     (1, 'cat', 2, False)
     """
 
-    __slots__ = ("_ids", "_names", "labels")
+    __slots__ = ("_ids", "labels", "names")
     num_times: int | None = None  # of pairs of a relation and a time (quads.py)
 
     def __init__(self, names: Iterable[str]) -> None:
         if isinstance(names, str):
             raise TypeError("names must be a sequence of strings, got one string")
-        self._names = tuple(names)
+        self.names = tuple(names)
         self.labels: Mapping[str, str] = {}
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             if not isinstance(name, str):
                 raise TypeError(f"names must be strings, got names[{i}] = {shown(name)}")
-        self._ids = dict(zip(self._names, range(len(self._names)), strict=True))
-        if len(self._ids) != len(self._names):
+        self._ids = dict(zip(self.names, range(len(self.names)), strict=True))
+        if len(self._ids) != len(self.names):
             # `_ids` has the last place of each name
-            i = next(i for i, name in enumerate(self._names) if self._ids[name] != i)
+            i = next(i for i, name in enumerate(self.names) if self._ids[name] != i)
             raise ValueError(
-                f"names[{self._ids[self._names[i]]}] = {shown(self._names[i])} is a duplicate of "
+                f"names[{self._ids[self.names[i]]}] = {shown(self.names[i])} is a duplicate of "
                 "an earlier name"
             )
 
     def labelled(self, labels: Mapping[str, str]) -> "Vocabulary":
         """Return a vocabulary of these names with labels; names that ``labels`` lacks have none."""
         other = Vocabulary.__new__(Vocabulary)
-        other._names, other._ids, other.labels = self._names, self._ids, labels
+        other.names, other._ids, other.labels = self.names, self._ids, labels
         return other
 
     def text(self, id: int) -> str:
@@ -72,20 +75,15 @@ class Vocabulary:
         return name if label is None else f"{name} ({label})"
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return all names, in id order."""
-        return self._names
-
-    @property
     def columns(self) -> tuple["Vocabulary", ...]:
         """Return the vocabulary itself; of pairs, those of relations and of times."""
         return (self,)
 
     def name(self, id: int) -> str:
         """Return the name of an id; a ValueError for an id outside 0..len-1."""
-        if not 0 <= id < len(self._names):
-            raise ValueError(f"id {id} is outside 0..{len(self._names) - 1}")
-        return self._names[id]
+        if not 0 <= id < len(self.names):
+            raise ValueError(f"id {id} is outside 0..{len(self.names) - 1}")
+        return self.names[id]
 
     def ids(self, names: Iterable[str]) -> Tensor:
         """Return the ids of names, int64 `[n]`; a ValueError suggests the nearest known names."""
@@ -110,25 +108,25 @@ class Vocabulary:
         return name in self._ids
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return NotImplemented
-        return self is other or self._names == other._names
+        return self is other or self.names == other.names
 
     def __hash__(self) -> int:
-        return hash(self._names)
+        return hash(self.names)
 
     def __repr__(self) -> str:
-        first = ", ".join(map(shown, self._names[:3])) + (", ..." if len(self) > 3 else "")
+        first = ", ".join(map(shown, self.names[:3])) + (", ..." if len(self) > 3 else "")
         return f"Vocabulary({len(self):,} names: {first})" if len(self) else "Vocabulary(0 names)"
 
     def _unknown(self, name: object) -> ValueError:
-        hint = did_you_mean(name, self._names)
+        hint = did_you_mean(name, self.names)
         return ValueError(f"unknown name {shown(name)} (of {len(self):,} names){hint}")
 
 
@@ -243,14 +241,9 @@ class Triples:
         if isinstance(index, int):
             head, relation, tail = self.hrt[index].tolist()
             return head, relation, tail
-        return Triples(
-            self.hrt[index].reshape(-1, 3),
-            num_entities=self.num_entities,
-            num_relations=self.num_relations,
-            entities=self.entities,
-            relations=self.relations,
-            num_times=self.num_times,
-        )
+        some = copy(self)
+        some.hrt = self.hrt[index].reshape(-1, 3)
+        return some
 
     def __repr__(self) -> str:
         relations = f"{self.num_relations // (self.num_times or 1):,} relations"
