@@ -221,11 +221,8 @@ def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
     """
     if sizes is not None:
         fits = isinstance(sizes, list | tuple) and len(sizes) == 3
-        if (
-            not fits
-            or not all(isinstance(s, int | float) and 0 <= s <= 1 for s in sizes)
-            or (abs(sum(sizes) - 1) > 1e-9)
-        ):
+        fits = fits and all(isinstance(size, int | float) and 0 <= size <= 1 for size in sizes)
+        if not fits or abs(sum(sizes) - 1) > 1e-9:
             says = "split must be 3 fractions that sum to 1, as (0.8, 0.1, 0.1)"
             raise ValueError(f"{says}; got {shown(sizes)}")
     entities, relations, (rows, *_), _ = table.read([file])

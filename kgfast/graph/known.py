@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.named import VocabularyLike, id_sets
-from kgfast.graph.pair_index import CHUNK, Columns, PairIndex, check_sizes, lower_bound
-from kgfast.graph.stored import build_folder, checksum_of, index_of, open_folder, write_folder
+from kgfast.graph.pair_index import (
+    CHUNK,
+    Columns,
+    PairIndex,
+    build_index,
+    check_sizes,
+    lower_bound,
+)
+from kgfast.graph.stored import build_folder, checksum_of, open_folder, write_folder
 from kgfast.graph.triples import TriplesLike, as_triples_tensor, one_past_max
 from kgfast.whole_files import new_folder
 
@@ -78,7 +85,7 @@ class KnownTriples:
             for block in (block.numpy() for ids in tensors for block in ids.split(CHUNK)):
                 yield block[:, 0], block[:, 1], block[:, 2]
 
-        self._indices = {"tail": index_of("tail", rows, sum(map(len, tensors)), sizes)}
+        self._indices = {"tail": build_index("tail", rows, sum(map(len, tensors)), sizes)}
         self._index("head")
 
     @classmethod
@@ -287,6 +294,6 @@ class KnownTriples:
             if side == "relation":
                 check_sizes(self.sizes[0], self.sizes[0], "(h, t)")
             tails = self._indices["tail"].to("cpu")
-            index = index_of(side, tails.rows, len(tails.indices), self.sizes)
+            index = build_index(side, tails.rows, len(tails.indices), self.sizes)
             self._indices[side] = index.to(self.device)
         return self._indices[side]

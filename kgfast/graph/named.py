@@ -161,7 +161,6 @@ def relation_names(relations: Vocabulary | None) -> tuple[Vocabulary | None, Voc
 
 
 def _holds_names(rows: object) -> TypeGuard[Sequence[Sequence[str]]]:
-    """Return whether rows of three hold text."""
     if isinstance(rows, np.ndarray):
         return rows.size > 0 and _is_text(rows.reshape(-1))
     return isinstance(rows, list | tuple) and len(rows) > 0 and _is_text(rows[0])

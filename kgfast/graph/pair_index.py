@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ Column = npt.NDArray[Any]
 Columns = tuple[Column, Column, Column]  # anchors, relations (or others) and ids of rows
 Room = Callable[[str, type[np.integer[Any]], int], Column]  # array by name, dtype and length
 
+# Columns of anchor, other and id.
+_SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
 CHUNK = 1 << 22  # rows that are worked on together: an index may lie in a file
 
 
@@ -119,28 +122,25 @@ class PairIndex:
             )
 
 
-def in_memory(name: str, dtype: type[np.integer[Any]], count: int) -> Column:
-    """Make an array of one axis."""
-    return np.empty(count, dtype)
-
-
 def build_index(
+    side: str,
     rows: Callable[[], Iterator[Columns]],
     count: int,
-    sizes: tuple[int, int, int],
-    room: Room = in_memory,
+    sizes: tuple[int, int],
+    room: Room = lambda name, dtype, count: np.empty(count, dtype),
 ) -> PairIndex:
-    """Sort rows (anchor, other, id), drop duplicates, and cut them into pairs.
+    """Sort rows by the pair that asks for a side, drop duplicates, and cut them into pairs.
 
-    `rows` yields `count` rows, some at a time, in any order, and may be called twice. `sizes` are
-    one past the largest anchor, other and id.
+    `rows` yields `count` rows (head, relation, tail), some at a time, in any order, and may be
+    called twice. `sizes` are one past the largest entity and relation.
 
     Cost model: one sort of 8 bytes a row, in the array "keys" of `room`, which may lie in a file.
     """
-    num_anchors, num_others, num_ids = sizes
+    turned = itemgetter(*_SIDES[side])
+    num_anchors, num_others, num_ids = turned((*sizes, sizes[0]))
 
     def packed() -> Iterator[tuple[Column, Column]]:
-        for anchors, others, ids in rows():
+        for anchors, others, ids in map(turned, rows()):
             pairs = anchors.astype(np.uint64)
             pairs *= np.uint64(num_others)
             np.add(pairs, others, out=pairs, dtype=np.uint64, casting="unsafe")

@@ -12,9 +12,8 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +22,14 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.ids import id_rows
-from kgfast.graph.pair_index import (
-    CHUNK,
-    Column,
-    Columns,
-    PairIndex,
-    Room,
-    build_index,
-    check_sizes,
-    in_memory,
-)
+from kgfast.graph.pair_index import CHUNK, Column, Columns, PairIndex, build_index, check_sizes
 from kgfast.text import bad_line, reading, shown
 
 MANIFEST = "known.json"
 _PARTS = ("pairs", "indptr", "indices")
 _FORMAT = "kgfast known triples", 1
 _STORED = ("tail", "head")
-# Columns of anchor, other and id.
-_SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
 _TEXT = 1 << 23  # bytes of text that are read at once
-
-
-def index_of(
-    side: str,
-    rows: Callable[[], Iterator[Columns]],
-    count: int,
-    sizes: tuple[int, int],
-    room: Room = in_memory,
-) -> PairIndex:
-    """Return the index of a side of ``count`` rows (head, relation, tail)."""
-    turned = itemgetter(*_SIDES[side])
-    return build_index(lambda: map(turned, rows()), count, turned((*sizes, sizes[0])), room)
 
 
 def build_folder(paths: Sequence[Path], folder: Path) -> None:
@@ -63,7 +39,9 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
         for path in paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
-            yield from _rows_of(path)
+            for block in _of_array(path) if path.suffix == ".npy" else _of_text(path):
+                if len(block):
+                    yield block[:, 0], block[:, 1], block[:, 2]
 
     sizes, count = (0, 0), 0
     for head, relation, tail in rows():
@@ -83,8 +61,8 @@ def build_folder(paths: Sequence[Path], folder: Path) -> None:
         array: Column = np.lib.format.open_memmap(path, "w+", dtype, (length,))
         return array
 
-    tails = index_of("tail", rows, count, sizes, partial(room, "tail"))
-    index_of("head", tails.rows, len(tails.indices), sizes, partial(room, "head"))
+    tails = build_index("tail", rows, count, sizes, partial(room, "tail"))
+    build_index("head", tails.rows, len(tails.indices), sizes, partial(room, "head"))
     for side in _STORED:
         (folder / f"{side}.keys.npy").unlink()
     _write_manifest(folder, tails)
@@ -167,13 +145,6 @@ def _mapped(path: Path) -> Tensor:
         if values.ndim != 1 or values.dtype not in (np.int32, np.int64):
             raise ValueError(f"expected integers of one axis; got {values.dtype}, {values.shape}")
         return torch.from_numpy(values)
-
-
-def _rows_of(path: Path) -> Iterator[Columns]:
-    """Yield heads, relations and tails of a file, int64, at least one row at a time."""
-    for rows in _of_array(path) if path.suffix == ".npy" else _of_text(path):
-        if len(rows):
-            yield rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 def _of_array(path: Path) -> Iterator[Column]:
