@@ -244,9 +244,9 @@ def read_table(file: Path, table: FactTable, sizes: Any, seed: int) -> Graph:
 def read_parquet(folder: Path) -> Graph:
     """Read Parquet files, text as names; whole numbers are ids from 0, whose digits are names."""
     files, table = split_files(folder, "{}.parquet"), FactTable()
-    *coded, splits, _ = table.read(files)
+    entities, relations, splits, _ = table.read(files)
     vocabularies = []
-    for what, start, names in zip(("entities", "relations"), (0, 1), coded, strict=True):
+    for start, what, names in ((0, "entities", entities), (1, "relations", relations)):
         columns, in_order = slice(start, 3, 2), sorted(names)
         if table.roles_of_text.isdisjoint(_ROLES[columns]):
             largest = max(map(int, names), default=-1)
@@ -266,7 +266,7 @@ def read_parquet(folder: Path) -> Graph:
         places = vocabularies[-1].ids(names)
         for rows in splits:
             rows[:, columns] = places[rows[:, columns]]
-    return *vocabularies, splits, files
+    return vocabularies[0], vocabularies[1], splits, files
 
 
 def read_tkgl(folder: Path) -> Graph:
