@@ -12,11 +12,11 @@ from ..operands import Operands, Prepared
 from .device.losses import RowLabels, TileResults, Variant, tile_losses
 from .device.score_tiles import ScorePanels
 from .host import configs
-from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_queries
 from .host.matmul import BF16_MULTIPLE, Products, precision_of
 from .host.pull import blocks_of
 from .host.views import bias_of, form_of, packed_planes
+from .pairwise import TOTAL_BYTES
 
 CHUNK_BYTES = 40 << 20  # bytes of slopes, and of packed candidates without other memory
 PANEL_BYTES = 24 << 20  # bytes of packed candidates without slopes

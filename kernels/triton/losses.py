@@ -241,7 +241,14 @@ class _Sweep:
             room = None if self._totals is None else self._room(self._tiles_of(chunk))
             labels = self.labels._replace(first=chunk.start)
             part = self.tiles.score(chunk, labels, self.result._replace(sums=room))
-            self._pull(chunk, part)
+            slopes, sums, count = self.result.slopes, self.result.bias_sums, len(part.table)
+            if self.of_bias is not None:
+                torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
+            if self.need.queries or self.need.table:
+                of_table = None if self.tiles.of_table is None else self.tiles.of_table[chunk]
+                into, blocks = Gradients(self.of_queries, of_table), self.tiles.blocks
+                grad = slopes[None, :, :count]
+                fill_gradients(into, part, grad, blocks, self._arch, adds=chunk.start > 0)
         if self._totals is not None:
             self._finish(is_last=True)
         gradients = LossGradients(self.of_queries, self.tiles.of_table, self.of_bias)
@@ -256,17 +263,6 @@ class _Sweep:
             self._finish(is_last=False)
         self._used += tiles
         return self._sums[self._used - tiles :]
-
-    def _pull(self, chunk: slice, part: Operands) -> None:
-        slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
-        if self.of_bias is not None:
-            torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
-        if not (self.need.queries or self.need.table):
-            return
-        blocks, of_table = self.tiles.blocks, self.tiles.of_table
-        into = Gradients(self.of_queries, None if of_table is None else of_table[chunk])
-        grad = slopes[None, :, :count]
-        fill_gradients(into, part, grad, blocks, self._arch, adds=chunk.start > 0)
 
     def _finish(self, *, is_last: bool) -> None:
         """Add row sums."""

@@ -18,7 +18,7 @@ from .device.arguments import Out
 from .device.score_tiles import ScorePanels, score_tiles
 from .host import configs
 from .host import launch as launcher
-from .host.gradients import over_norms, row_cap, segments
+from .host.gradients import over_norms, segments
 from .host.layout import Selection, pack_candidates, pack_queries
 from .host.matmul import Products, precision_of
 from .host.pull import RowSums, blocks_of, pull
@@ -26,6 +26,7 @@ from .host.views import bias_of, crop_order, form_of, packed_planes
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
 BLOCK_PAIRS = 1 << 21  # pairs of one block of coefficients, or of the scores of a loss: 8 MiB
+TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
 _LEAST_COLUMNS = 512  # fewest columns of a block, if there are that many
 
 
@@ -169,8 +170,10 @@ def _blocks(
     if copies:
         pairs = BLOCK_PAIRS * 2 // (copies + 1)
         height = max(1, min(parts[0].stop, pairs // _LEAST_COLUMNS))
-        width = max(1, pairs // height)
+        width = min(num_rows, max(1, pairs // height))
         parts = [slice(i, i + height) for i in range(0, num_queries, height)]
-    width = min(width, num_rows if len(parts) == 1 else row_cap(operands))
+    for rows in (operands.table, operands.factor):
+        if len(parts) > 1 and rows is not None and rows.dtype != torch.float32:
+            width = min(width, max(1, TOTAL_BYTES // (4 * rows.shape[1])))  # a float32 copy
     for j in range(0, num_rows, width):
         yield slice(j, j + width), parts

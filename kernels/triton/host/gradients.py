@@ -13,7 +13,6 @@ from . import launch as launcher
 from .pull import SlopeFactors, add_parts
 from .views import form_of, plane_of, rows_of, views_of
 
-TOTAL_BYTES = 8 << 20  # bytes of float32 sums of rows that are stored in half precision
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # fewest pairs of a piece
 EXTRA_BYTES = 8 << 20
@@ -35,15 +34,6 @@ def over_norms(values: Tensor, norms: Tensor) -> Tensor:
     """Return ``values / norms``, in the memory of ``norms``; 0 for a norm of 0."""
     is_zero = norms == 0
     return torch.div(values, norms, out=norms).masked_fill_(is_zero, 0.0)
-
-
-def row_cap(operands: Operands) -> int:
-    """Count the rows of a gradient that are summed at once, in a small float32 copy."""
-    caps = [max(1, len(operands.table))]
-    for rows in (operands.table, operands.factor):
-        if rows is not None and rows.dtype != torch.float32:
-            caps.append(max(1, TOTAL_BYTES // (4 * rows.shape[1])))
-    return min(caps)
 
 
 class ListGradients:

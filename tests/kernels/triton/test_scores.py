@@ -58,13 +58,13 @@ def problem_of(score: str, *sizes: Any, dims: list[int] | None = None) -> Sample
 @engines("triton", scores=LAYOUTS)
 def test_many_blocks(engine, score, monkeypatch) -> None:
     from kgfast.kernels.triton import pairwise
-    from kgfast.kernels.triton.host import gradients, pull
+    from kgfast.kernels.triton.host import pull
 
     row_bytes = 4 * 2 * get_score(score).planes
     monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
     monkeypatch.setattr(pull, "_programs", lambda operands: 4)
     monkeypatch.setattr(pull, "PARTIAL_BYTES", 9 * 4 * 2 * row_bytes)  # 9 queries, 4 programs
-    monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
+    monkeypatch.setattr(pairwise, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
     monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
     monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
     check(engine, problem_of(score, 34, 70, 2, torch.float16))
