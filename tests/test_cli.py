@@ -83,6 +83,14 @@ class TestTrain:
             "holds a run: continue with --resume, or name another folder with --run"
         )
 
+    def test_a_run_is_resumed_by_its_own_config(self, config, tmp_path):
+        words = "train", "--run", tmp_path / "run", "--quiet"
+        assert "name either a --config, or a --model" in error_of(*words, "--resume")
+        assert run(*words, "-c", config, "--set", "train.steps=2").exit_code == 0
+        result = run(*words, "--resume", "--set", "train.steps=4")
+        assert result.exit_code == 0, result.stderr
+        assert "4 steps in" in result.stdout
+
     def test_nothing_to_resume_is_an_error(self, config, tmp_path):
         """A run that was killed before its first checkpoint is resumed by the same command."""
         folder = tmp_path / "none"

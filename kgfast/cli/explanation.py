@@ -24,7 +24,9 @@ def explain(
     head: Annotated[str, typer.Option(help="Head of the triple.")],
     relation: Annotated[str, typer.Option(help="Relation of the triple.")],
     tail: Annotated[str, typer.Option(help="Tail of the triple.")],
-    top: Annotated[int, typer.Option(min=1, help="Number of proponents and of opponents.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of highest and of lowest influences.")
+    ] = 10,
     side: Annotated[
         Predicted, typer.Option(help="The predicted entity of the triple.")
     ] = Predicted.tail,

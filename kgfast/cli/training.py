@@ -39,6 +39,9 @@ def train(
     from kgfast.eval.metrics import table_of
     from kgfast.training import Config, RunFolder, Trainer
 
+    if resume and run is not None and config is None and model is None:
+        stored = RunFolder(run).config
+        config = str(stored) if stored.is_file() else None
     chosen = choose(config, model, data)
     checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
     path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
