@@ -5,7 +5,7 @@ state, and a resumed run draws the batches of an uninterrupted run. No Python lo
 triples.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -56,11 +56,6 @@ class Batch:
         queries = self.anchors, self.relations
         return queries if self.targets is None else (*queries, self.targets)
 
-    def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device."""
-        moved: dict[str, Any] = {name: value.to(device) for name, value in self.tensors.items()}
-        return replace(self, **moved)
-
 
 def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
     """Append the inverse ``(t, r + num_relations, h)`` of each triple."""
@@ -95,8 +90,7 @@ class Batches:
         self._batch_size, self._weights = batch_size, weights
         counts = {side: -(-len(rows) // batch_size) for side, rows in self._rows.items()}
         self._num_heads, self.per_epoch = counts.get("head", 0), sum(counts.values())
-        sizes = {side: len(rows) for side, rows in self._rows.items()}
-        self._order = lru_cache(len(sizes))(partial(_order, sizes, seed))  # one of each side
+        self._order = lru_cache(len(sides))(partial(_order, seed))  # one of each side
 
     def batch(self, number: int) -> Batch:
         """Return a batch of the run by number, from 0."""
@@ -112,13 +106,14 @@ class Batches:
         is_head = (within + 1) * self._num_heads // self.per_epoch > index
         side: Side = "head" if is_head else "tail"
         start = (index if is_head else within - index) * self._batch_size
-        return side, self._order(side, epoch)[start : start + self._batch_size]
+        order = self._order(side, epoch, len(self._rows[side]))
+        return side, order[start : start + self._batch_size]
 
 
-def _order(sizes: Mapping[Side, int], seed: int, side: Side, epoch: int) -> Tensor:
+def _order(seed: int, side: Side, epoch: int, count: int) -> Tensor:
     """Draw the order of the rows of a side in an epoch."""
     generator = torch.Generator("cpu").manual_seed(mix(seed, epoch, _STREAM_OF[side]))
-    return torch.randperm(sizes[side], generator=generator, dtype=torch.int64, device="cpu")
+    return torch.randperm(count, generator=generator, dtype=torch.int64, device="cpu")
 
 
 @dataclass(eq=False)

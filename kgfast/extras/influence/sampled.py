@@ -59,7 +59,6 @@ class SampledInfluence:
             )
         self._model, self._config, self._step = model, origin.config, origin.step
         self._table = model.entity.detach()
-        self._device = self._table.device
         graph = origin.graph
         self._num_relations = len(graph.relations)
         self._has_inverses, self._num_triples = model.has_inverses, len(graph.train)
@@ -70,15 +69,15 @@ class SampledInfluence:
 
     def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
         """Return training examples with the negatives of the epoch that the checkpoint is in."""
-        batches, count, device = self._objective.batches, len(ids), self._device
+        batches, count = self._objective.batches, len(ids)
         is_head = queries.side == "head"
         rows = ids - self._num_triples * (is_head and not self._has_inverses)
         place = torch.full((len(self._objective.hrt),), -1, dtype=torch.int64, device="cpu")
         place[rows.cpu()] = torch.arange(count, dtype=torch.int64, device="cpu")
         size = self._config.data.neg_size
-        negatives = torch.empty(count, size, dtype=torch.int64, device=device)
-        mask = torch.ones(count, size, dtype=torch.bool, device=device)
-        factor = torch.ones(count, dtype=torch.float32, device=device)
+        negatives = torch.empty(count, size, dtype=torch.int64, device="cpu")
+        mask = torch.ones(count, size, dtype=torch.bool, device="cpu")
+        factor = torch.ones(count, dtype=torch.float32, device="cpu")
         epoch = max(0, self._step - 1) // batches.per_epoch
         for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
             side, of_batch = batches.rows_of(number)
@@ -86,12 +85,11 @@ class SampledInfluence:
             chosen = at >= 0
             if side != self._trained_side(queries.side) or not bool(chosen.any()):
                 continue
-            batch = self._objective.batch(number).to(device)
+            batch, at = self._objective.batch(number), at[chosen]
             drawn, taking_part = _drawn(batch.negatives, batch.mask, len(of_batch))
-            at, chosen = at[chosen].to(device), chosen.to(device)
             negatives[at], mask[at] = drawn[chosen], taking_part[chosen]
             factor[at] = self._factor(batch, taking_part)[chosen]
-        return DrawnNegatives(queries, negatives, mask, factor)
+        return self._placed(queries, negatives, mask, factor)
 
     def others(self, queries: ExampleQueries) -> DrawnNegatives:
         """Return any triples, each as a separate batch, with negatives that no step had."""
@@ -103,8 +101,11 @@ class SampledInfluence:
         batch = Batch(number, side, queries.anchors.cpu(), relations.cpu(), None, None)
         drawn, mask = _drawn(*negatives.draw(batch), len(queries))
         factor = 1 / self._loss.divisor(1, mask.sum(1).float())
-        of_each = torch.ones(len(queries), dtype=torch.float32, device=self._device) * factor
-        return DrawnNegatives(queries, drawn.to(self._device), mask.to(self._device), of_each)
+        of_each = torch.ones(len(queries), dtype=torch.float32, device="cpu") * factor
+        return self._placed(queries, drawn, mask, of_each)
+
+    def _placed(self, queries: ExampleQueries, *drawn: Tensor) -> DrawnNegatives:
+        return DrawnNegatives(queries, *(each.to(self._table.device) for each in drawn))
 
     def _trained_side(self, side: Side) -> Side:
         """Return the side that training queries: with inverse relations, tails alone."""
@@ -115,7 +116,7 @@ class SampledInfluence:
         count, loss, weights = len(mask), self._loss, batch.weights
         if loss.takes_weights and weights is not None:
             return weights * (count / weights.sum())
-        ones = torch.ones(count, dtype=torch.float32, device=self._device)
+        ones = torch.ones(count, dtype=torch.float32, device="cpu")
         factor: Tensor = ones * (count / loss.divisor(count, int(mask.sum())))
         return factor
 
