@@ -231,7 +231,6 @@ class Call:
 
 
 def _read(results: list[SoFar], advance: Advance | None) -> None:
-    """Read all blocks, and report each."""
     source, done = results[0].source, 0.0
     for result in results:
         result.begin()

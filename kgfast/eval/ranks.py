@@ -12,6 +12,7 @@ from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
 from kgfast.frames import needed
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
 from kgfast.graph.named import relation_names
+from kgfast.models.base import check_option
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -104,8 +105,7 @@ class Ranks:
 
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
         """Return the ranks of a type, float64 ``[T, S]``."""
-        if rank_type not in RANK_TYPES:
-            raise ValueError(f"rank_type must be one of {', '.join(RANK_TYPES)}; got {rank_type!r}")
+        check_option("rank_type", rank_type, RANK_TYPES)
         ranks: Tensor = getattr(self, rank_type)
         return ranks.double()
 
@@ -227,8 +227,7 @@ class Ranks:
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """Return the ranks of one side."""
-        if side not in self.sides:
-            raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
+        check_option("side", side, self.sides)
         return self._part(columns=[self.sides.index(side)])
 
     def by(self, grouping: Grouping) -> "GroupedRanks":

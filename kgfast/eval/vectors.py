@@ -191,7 +191,6 @@ class RowModel:
 
 
 def _model(queries: Any, rows: Any, score: str, bias: Any, exclude: Any) -> RowModel:
-    """Return a model of checked arguments."""
     if score not in _SCORES:
         raise ValueError(f"score must be one of {', '.join(_SCORES)}; got {shown(score)}")
     if isinstance(exclude, str):

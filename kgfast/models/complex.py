@@ -42,13 +42,12 @@ class ComplEx(Model):
         self.layout = layout
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        others = self.entity if side == "relation" else self.relation
-        is_entity, read = side == "relation", query_rows
-        parts = [read(others, relations)] if is_entity else self.relation_factors(relations, read)
-        rows, factors = read(self.entity, anchors), reduce(torch.add, parts)
+        rows = query_rows(self.entity, anchors)
         if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
-            rows, factors = factors, rows
-        if side != "relation" and ops.serves_composition(self.entity, others):
+            rows, factors = query_rows(self.entity, relations), rows
+        else:
+            factors = reduce(torch.add, self.relation_factors(relations, query_rows))
+        if side != "relation" and ops.serves_composition(self.entity, self.relation):
             how = Composition("multiply_complex", side == "head", self.layout == "interleaved")
             products = ops.compose(rows, factors, how)
         else:

@@ -44,14 +44,14 @@ def evaluated_queries(
         return queries_at(model, anchors, relations, side, dim)
     chunks = -(-rows // size)
     missing = chunks * size - rows
-    padded = [torch.cat([ids, ids[:1].expand(missing)]) for ids in (anchors, relations)]
+    anchors, relations = (torch.cat([of, of[:1].expand(missing)]) for of in (anchors, relations))
     parts: list[Any] = [None] * chunks
     # A class that inherits the attribute may have changed the method.
     parallel = bool(vars(type(maker)).get("parallel_queries", False))
 
     def work(number: int) -> None:
         here = slice(number * size, (number + 1) * size)
-        queries = queries_at(model, *(ids[here] for ids in padded), side, dim)
+        queries = queries_at(model, anchors[here], relations[here], side, dim)
         # Another model may return one tensor each time.
         parts[number] = queries if parallel or not isinstance(queries, Tensor) else queries.clone()
 

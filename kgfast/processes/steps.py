@@ -88,8 +88,7 @@ class Processes:
             yield
         except BaseException as error:
             if not was_told(error):
-                self.leave()  # makes a collective fail in which other processes wait
-                self.tell(error)
+                self.__exit__(type(error), error, None)
             raise
 
     def tell(self, error: BaseException) -> None:

@@ -88,11 +88,11 @@ class Together(Processes, Assignment):
         """Return the ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""
         return torch.stack(self.gather(values.cpu(), self._numbers))
 
-    def gather_rows(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def gather_rows(self, ids: Tensor, *others: Tensor | None) -> list[Tensor | None]:
         """Return the ids ``[U]`` and rows ``[U, G]`` of all processes, in the order of ranks."""
         count = torch.full((1,), len(ids), dtype=torch.int64, device="cpu")
         counts = self.gather_numbers(count)[:, 0].tolist()
-        return self._joined(ids, counts), self._joined(rows, counts)
+        return [None if rows is None else self._joined(rows, counts) for rows in (ids, *others)]
 
     def _joined(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Join the rows of all processes, ``counts[rank]`` of each, sent with padding."""
@@ -195,13 +195,8 @@ class SharedBackend:
         rows = rows._replace(within=processes.share(operands.candidates.num_rows))
         mine = self._backend.backward(operands, grad, index, need=need, rows=rows)
         assert mine.ids is not None
-        ids, *pairs = [
-            None if each is None else processes.gather_rows(mine.ids, each)
-            for each in (mine.ids, mine.table, mine.factor)
-        ]
-        assert ids is not None
-        table, factor = (None if pair is None else pair[1] for pair in pairs)
-        return mine._replace(table=table, factor=factor, ids=ids[0])
+        ids, table, factor = processes.gather_rows(mine.ids, mine.table, mine.factor)
+        return mine._replace(table=table, factor=factor, ids=ids)
 
     def _of_rows(self, operands: Operands, grad: Tensor, need: Need) -> Gradients:
         if not are_summed_alone(operands, grad, of_queries=False):
