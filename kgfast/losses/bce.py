@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from kgfast import ops
 from kgfast.losses.batches import Batch
-from kgfast.losses.entities import EntitiesLoss, Positives, csr
+from kgfast.losses.entities import EntitiesLoss
 from kgfast.models import RankableModel
 from kgfast.models.base import Side, check_option
-from kgfast.ops.checks import check_share
+from kgfast.ops.checks import check_index, check_share
 
 SmoothingStyle = Literal["torch", "conve", "pykeen"]
 
@@ -63,7 +64,7 @@ class BCELoss(EntitiesLoss):
         self,
         model: RankableModel,
         triples: Batch,
-        positives: Positives | None = None,
+        positives: Tensor | tuple[Tensor, Tensor] | None = None,
         *,
         side: Side = "tail",
     ) -> Tensor:
@@ -92,7 +93,14 @@ class BCELoss(EntitiesLoss):
         """
         batch, queries, arguments = self._read(model, triples, side)
         a, c = self.labels(model.num_entities)
-        arguments |= csr(batch.targets_or("positives", positives), queries)
+        positives = batch.targets_or("positives", positives)
+        if isinstance(positives, Tensor):
+            check_index("positives", positives, (len(queries),), queries)
+            indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=queries.device)
+            positives = indptr, positives
+        if not isinstance(positives, tuple) or len(positives) != 2:
+            raise TypeError("positives must be a tensor [B] or a pair (indptr, indices)")
+        arguments["positive_indptr"], arguments["positive_indices"] = positives
         count = len(queries) * len(arguments["candidates"])
         return self._reduced(ops.bce, queries, count, **arguments, label_a=a, label_c=c)
 

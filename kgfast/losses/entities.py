@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from kgfast import ops
@@ -14,11 +13,9 @@ from kgfast.losses.loss import Loss, Reduction, reduced
 from kgfast.losses.sampled import with_gamma
 from kgfast.models import RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model
-from kgfast.ops.checks import check_index, check_share
+from kgfast.ops.checks import check_share
 from kgfast.ops.losses import check_precision
 from kgfast.ops.row_gradients import read_rows
-
-Positives = Tensor | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +80,6 @@ class EntitiesLoss(Loss):
         if self.reduction == "none" or not len(queries):
             return reduced(operator(queries, **arguments), count, self.reduction)
         return operator(queries, **arguments, divisor=count if self.reduction == "mean" else 1)
-
-
-def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
-    """Return positives as keyword arguments of an operator."""
-    if isinstance(positives, Tensor):
-        check_index("positives", positives, (len(queries),), queries)
-        indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=positives.device)
-        return {"positive_indptr": indptr, "positive_indices": positives}
-    if not isinstance(positives, tuple) or len(positives) != 2:
-        raise TypeError("positives must be a tensor [B] or a pair (indptr, indices)")
-    return {"positive_indptr": positives[0], "positive_indices": positives[1]}
 
 
 def _of_distinct_anchors(
