@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kgfast.models import RotatE as RotatE
     from kgfast.models import TNTComplEx as TNTComplEx
     from kgfast.models import TransE as TransE
+    from kgfast.models import save as save
     from kgfast.ops import RowGradients as RowGradients
     from kgfast.ops import cores_for_kernels as cores_for_kernels
     from kgfast.ops import unchecked as unchecked
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from kgfast.training import RowAdagrad as RowAdagrad
     from kgfast.training import RowAdam as RowAdam
     from kgfast.training import load_run as load_run
-    from kgfast.training import save as save
 
 __version__ = "0.9.0"
 
@@ -71,10 +71,10 @@ _HOMES = {
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
-        *("DistMult", "Model", "Reciprocal", "RotatE", "TNTComplEx", "TransE"),
+        *("DistMult", "Model", "Reciprocal", "RotatE", "TNTComplEx", "TransE", "save"),
     ),
     "ops": ("RowGradients", "cores_for_kernels", "unchecked", "use_backend"),
-    "training": ("RowAdagrad", "RowAdam", "load_run", "save"),
+    "training": ("RowAdagrad", "RowAdam", "load_run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [*_HOME_OF, "datasets", "distributed", "losses", "tables"]

@@ -11,8 +11,7 @@ from kgfast.adapters.foreign import NamedModel, Options, read_options
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.adapters.official import load_official
 from kgfast.datasets import load as load_data
-from kgfast.models import Reciprocal
-from kgfast.training import is_saved, save
+from kgfast.models import Reciprocal, is_saved, save
 
 __all__ = ["FORMATS", "convert"]
 

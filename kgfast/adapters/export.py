@@ -31,9 +31,10 @@ from kgfast.models import (
     RotatE,
     TransE,
     in_layout,
+    save,
 )
 from kgfast.text import shown
-from kgfast.training import LoadedRun, save
+from kgfast.training import LoadedRun
 from kgfast.whole_files import new_folder
 
 TARGETS = ("safetensors", "official")

@@ -196,7 +196,7 @@ def load_known(folder: Path, loaded: Any) -> Any:
     from kgfast.datasets import load as load_data
     from kgfast.graph import KnownTriples
     from kgfast.graph.stored import MANIFEST
-    from kgfast.training.saved import with_data
+    from kgfast.models.saved import with_data
 
     if (folder / MANIFEST).exists():
         return KnownTriples.open(folder)

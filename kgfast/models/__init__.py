@@ -23,6 +23,7 @@ from kgfast.models.reciprocal import Reciprocal
 from kgfast.models.rescal import RESCAL
 from kgfast.models.rotate import RotatE
 from kgfast.models.rscf import RSCF
+from kgfast.models.saved import is_saved, save
 from kgfast.models.tables import from_array
 from kgfast.models.tntcomplex import TNTComplEx
 from kgfast.models.transe import TransE
@@ -53,5 +54,7 @@ __all__ = [
     "evaluated_queries",
     "from_array",
     "in_layout",
+    "is_saved",
     "queries_at",
+    "save",
 ]

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import ops
-from kgfast.models.tables import Room, Table, fresh_table, held_table, is_computed
+from kgfast.models.tables import Table, fresh_table, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
+from kgfast.tables.files import Room
 
 Side = Literal["head", "relation", "tail"]  # the predicted side
 SIDES: tuple[Side, Side] = ("head", "tail")  # sides of entities: the default of calls

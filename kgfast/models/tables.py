@@ -1,7 +1,7 @@
 """Users' tables as the parameters of a model, without copies; fresh tables."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from kgfast import tables
 from kgfast.ops import TABLE_DTYPES
 
 Table = Tensor | npt.NDArray[Any] | tables.Table
-Room = Callable[[Sequence[int]], Tensor]
 
 
 def fresh_table(shape: Sequence[int]) -> Tensor:

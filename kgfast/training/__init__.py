@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
     from kgfast.training.row_optimizer import RowAdam as RowAdam
     from kgfast.training.run_folder import RunFolder as RunFolder
-    from kgfast.training.saved import is_saved as is_saved
-    from kgfast.training.saved import save as save
     from kgfast.training.state import Result as Result
     from kgfast.training.trainer import Trainer as Trainer
 
@@ -34,7 +32,6 @@ _HOMES = {
     "logs": ("Callback", "read_rows"),
     "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
-    "saved": ("is_saved", "save"),
     "state": ("Result",),
     "trainer": ("Trainer",),
 }

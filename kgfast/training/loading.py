@@ -18,13 +18,14 @@ from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
+from kgfast.models.saved import is_saved, load_tables, with_data
+from kgfast.tables.files import check_tensors
 from kgfast.tables.views import numbered
 from kgfast.text import each_key_once, escaped, reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
-from kgfast.training.checkpoint import check_tensors, of_part
+from kgfast.training.checkpoint import of_part
 from kgfast.training.config import Config
 from kgfast.training.run_folder import RunFolder, check_same_graph
-from kgfast.training.saved import is_saved, load_tables, with_data
 
 
 class Vocabularies(NamedTuple):

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from kgfast import ops
 from kgfast.kernels.spares import Spares
 from kgfast.models.base import Model
-from kgfast.models.tables import Room
 from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
 from kgfast.processes.assignment import ALONE, Assignment
-from kgfast.training.checkpoint import check_tensors
+from kgfast.tables.files import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.row_optimizer import RowAdagrad, RowAdam, RowOptimizer
 

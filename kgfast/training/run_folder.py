@@ -21,7 +21,7 @@ from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import fingerprint, names_digest
 from kgfast.graph import TimedRelations, Triples, Vocabulary
 from kgfast.locks import locked
-from kgfast.models.tables import Room
+from kgfast.tables.files import Room
 from kgfast.text import reading
 from kgfast.training.checkpoint import Stored, load, save
 from kgfast.training.config import Config

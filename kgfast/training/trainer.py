@@ -34,10 +34,11 @@ from kgfast.processes.assignment import ALONE, Assignment
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.storage import digest
+from kgfast.tables.files import check_tensors
 from kgfast.text import reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, room_of
 from kgfast.training.capture import StepGraphs, obstacle_of
-from kgfast.training.checkpoint import Stored, check_tensors, of_part, save
+from kgfast.training.checkpoint import Stored, of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import Callback, Row, line_of, opened_log

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset, synthetic
-from kgfast.training import Batch, Callback, Config, RunFolder, Trainer, checkpoint
+from kgfast.tables import files
+from kgfast.training import Batch, Callback, Config, RunFolder, Trainer
 from kgfast.training.logs import read_rows
 from support.gloo import run_together, values
 from support.small_runs import crashing, sections_of_table
@@ -126,7 +127,7 @@ def _fitted(
 
 def resumed_together(folder: Path, rank: int) -> dict[str, Any]:
     """Train in a run that crashes and is resumed, whose files are written in small blocks."""
-    checkpoint._BLOCK = 1 << 10
+    files._BLOCK = 1 << 10
     config = config_of("rotate, nssa, rows, filtered", 20, save_every=5)
     ended = fitted(config, folder, ends_at=13)
     assert isinstance(ended["result"], MemoryError), ended["result"]

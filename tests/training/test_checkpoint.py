@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kgfast.training import RunFolder, checkpoint
+from kgfast.tables import files
+from kgfast.training import RunFolder
 from kgfast.training.checkpoint import load, save
 from support.forked import printed_by
 
@@ -39,7 +40,7 @@ def test_tensors_come_back_bit_by_bit(tmp_path, dtype, shape):
 
 
 def test_tables_are_written_and_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_BLOCK", 64)
+    monkeypatch.setattr(files, "_BLOCK", 64)
     table, other = torch.randn(11, 4), torch.randn(9, 4)
     reads = []
 

@@ -11,8 +11,8 @@ from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
 from kgfast.processes.together import are_summed_alone
+from kgfast.tables import files
 from kgfast.tables.mapped import MappedRoom
-from kgfast.training import checkpoint as files
 from support import flat
 from support.gloo import run_together, values
 from support.problems import SCORES

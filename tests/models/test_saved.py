@@ -21,8 +21,7 @@ from kgfast.models import (
     RotatE,
     TransE,
 )
-from kgfast.tables import Rows
-from kgfast.training import checkpoint
+from kgfast.tables import Rows, files
 from support.small_runs import RING, ring_trainer, write_ring
 
 N, R, DIM = 30, 4, 8
@@ -112,7 +111,7 @@ def test_what_it_describes_is_written_as_documented(layers, tmp_path):
 
 def test_tables_are_copied_in_blocks_and_mapped(tmp_path, monkeypatch):
     """A table in a file, and an array that is mapped, are never asked for as a whole."""
-    monkeypatch.setattr(checkpoint, "_BLOCK", 10 * DIM * 4)
+    monkeypatch.setattr(files, "_BLOCK", 10 * DIM * 4)
     rows = torch.randn(N, DIM)
     np.save(tmp_path / "entity.npy", rows.numpy())
     table, asked = kgfast.tables.open(tmp_path / "entity.npy"), []

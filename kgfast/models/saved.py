@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
-from kgfast import models, tables
+from kgfast import tables
 from kgfast.datasets import Dataset, with_labels
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.labelled import write_labels
@@ -27,27 +26,38 @@ from kgfast.graph import (
     as_triples_tensor,
     with_names,
 )
-from kgfast.models import Model
+from kgfast.models.base import Model
+from kgfast.models.complex import ComplEx
+from kgfast.models.conve import ConvE
+from kgfast.models.cp import CP
+from kgfast.models.distmult import DistMult
+from kgfast.models.med import MED
+from kgfast.models.reciprocal import Reciprocal
+from kgfast.models.rescal import RESCAL
+from kgfast.models.rotate import RotatE
+from kgfast.models.rscf import RSCF
+from kgfast.models.tntcomplex import TNTComplEx
+from kgfast.models.transe import TransE
 from kgfast.models.wrapper import unwrapped
+from kgfast.tables.files import check_tensors, write
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import check_tensors, write
 from kgfast.whole_files import new_folder
 
 FORMAT = 1
 CONFIG, TENSORS, KNOWN = "config.json", "model.safetensors", "known"
 # Options of each class: in the constructor, and as attributes of the model.
 _OPTIONS: dict[Any, tuple[str, ...]] = {
-    models.RotatE: ("gamma", "layout", "relation_format", "norm"),
-    models.TransE: ("gamma", "norm"),
-    models.DistMult: (),
-    models.ComplEx: ("layout",),
-    models.CP: (),
-    models.RESCAL: (),
-    models.ConvE: ("embedding_height",),
-    models.MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
-    models.RSCF: (),
-    models.Reciprocal: ("order",),
-    models.TNTComplEx: ("layout",),
+    RotatE: ("gamma", "layout", "relation_format", "norm"),
+    TransE: ("gamma", "norm"),
+    DistMult: (),
+    ComplEx: ("layout",),
+    CP: (),
+    RESCAL: (),
+    ConvE: ("embedding_height",),
+    MED: ("dims", "submodels_per_step", "crop", "loss_weight"),
+    RSCF: (),
+    Reciprocal: ("order",),
+    TNTComplEx: ("layout",),
 }
 _CLASSES = {cls.__name__: cls for cls in _OPTIONS}
 _SIZES = ("score", "dim", "num_entities", "num_relations")
@@ -206,6 +216,8 @@ def load_tables(folder: Path, *, as_table: bool) -> tuple[Model, Names, KnownTri
 
 def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
     """Make the model of layers, of which the first is the outermost."""
+    from safetensors import safe_open
+
     prefix, path = "model." * (len(layers) - 1), folder / TENSORS
     with reading(path, "truncated or damaged"), safe_open(path, "pt") as file:
         names = set(file.keys())
@@ -224,7 +236,7 @@ def _built(folder: Path, layers: list[dict[str, Any]], as_table: bool) -> Model:
             )
         cls = _CLASSES[layer["class"]]
         options = {key: layer[key] for key in _OPTIONS[cls]}
-        if cls is models.ConvE:
+        if cls is ConvE:
             weight = state[f"{prefix}convolution.weight"]
             options |= {"channels": len(weight), "kernel_size": weight.shape[-1]}
         more = cls.table_names[2:] if model is None else ()
