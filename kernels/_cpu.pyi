@@ -3,7 +3,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from kgfast.kernels.cpu.views import Machine, Pointers, View
+from kgfast.kernels.cpu.views import Machine, Packed, Pointers, View
 
 BadRows = tuple[int, int, int]
 Memory = Tensor | int | None  # a tensor, or an address
@@ -21,7 +21,6 @@ class AboveResult:
 
 def find_isa(name: str) -> str: ...
 def find_tiers(isa: str) -> int: ...
-def has_score(isa: str, score: int) -> bool: ...
 def rank_counts(
     machine: Machine,
     operands: Pointers,
@@ -56,46 +55,31 @@ def above(
     most: int,
 ) -> tuple[BadRows, AboveResult]: ...
 def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
-def int8_bytes(rows: int, features: int) -> int: ...
-def byte_row_bytes(rows: int, features: int, planes: int) -> int: ...
-def pack_panels(
-    machine: Machine, operands: Pointers, features: int, panels: Memory, norms: Memory
-) -> BadRows: ...
-def pack_int8(machine: Machine, operands: Pointers, features: int, panels: Memory) -> BadRows: ...
-def pack_bytes(
-    machine: Machine, operands: Pointers, features: int, scale: float, panels: Memory
-) -> None: ...
+def int8_bytes(features: int) -> int: ...
+def byte_row_bytes(features: int, planes: int) -> int: ...
+def pack(machine: Machine, operands: Pointers, panels: Packed) -> BadRows: ...
 def cos_sin(machine: Machine, phases: Memory, count: int, cosine: Memory, sine: Memory) -> None: ...
 def scores(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    slots: Sequence[int],
     index: Memory,
     per_query: int,
     out: Memory,
 ) -> None: ...
-def pairwise_backward(
+def backward(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    grad: Any,
+    grad: Memory,
+    strides: Sequence[int],
     of_query: View | None,
     of_table: View | None,
     of_factor: View | None,
-    adds_to_rows: bool,
-) -> None: ...
-def indexed_backward(
-    machine: Machine,
-    operands: Pointers,
-    widths: Sequence[int],
-    grad: Any,
-    of_query: View | None,
-    of_table: View | None,
-    of_factor: View | None,
-    index: Memory,
-    per_query: int,
-    groups: Any,
+    index: Memory = None,
+    per_query: int = -1,
+    groups: Any = None,
+    adds_to_rows: bool = False,
 ) -> None: ...
 def loss_pass(
     machine: Machine,

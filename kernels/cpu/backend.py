@@ -1,8 +1,8 @@
 """CPU backend: C++ kernels by the protocol :class:`kgfast.kernels.backend.Backend`.
 
 A loss costs the scores of all pairs, and gradients cost scores and gradients of scores; both add
-one walk over the scores (engine/loss_row.h). Scores of cross entropy that fit 48 MiB are made once.
-They are stored for the gradients or, for a mean, made block by block together with the gradients.
+one walk over the scores (engine/training_rows.h). Scores of cross entropy that fit 48 MiB are made
+once. They are stored for the gradients or, for a mean, made block by block together with these.
 """
 
 import sys

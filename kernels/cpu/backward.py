@@ -9,7 +9,7 @@ of turned queries.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +18,11 @@ from ..backend import Into
 from ..operands import Gradients, NamedRows, Need, Operands
 from . import extension
 from .scores import scores
-from .views import View, arguments_of, view
+from .views import arguments_of, view
 
 _LENGTH_BYTES = 2 << 20
 _LEAST = torch.finfo(torch.float32).tiny
 _ROWS = 4096  # most queries with feature blocks in a worker at once
-
-
-class _ScoreGradient(NamedTuple):
-    """Gradient of scores ``[C, B, K]`` with its strides, for the extension."""
-
-    data: Tensor
-    crop_stride: int
-    row_stride: int
-    column_stride: int
 
 
 class _RowGroups(NamedTuple):
@@ -111,14 +102,9 @@ def _backward_of_rows(
         targets = _zeros_for(gradients.table), _zeros_for(gradients.factor)
     for first in range(0, max(1, operands.num_queries), _ROWS):
         rows = slice(first, first + _ROWS)
-        block, some = grad[:, rows], operands.of_queries(rows)
-        extension.pairwise_backward(
-            *arguments_of(some, None),
-            some.crops,
-            _ScoreGradient(block, *block.stride()),
-            *_views(some, Gradients(_rows(gradients.queries, rows), *targets)),
-            adds_to_rows=adds_to_table or first > 0,
-        )
+        some = Gradients(_rows(gradients.queries, rows), *targets)
+        adds_to_rows = adds_to_table or first > 0
+        _write(operands.of_queries(rows), grad[:, rows], some, adds_to_rows=adds_to_rows)
     for gradient, target in zip(of_rows, targets, strict=True):
         if gradient is not None and target is not None and gradient is not target:
             gradient.copy_(target)
@@ -138,14 +124,18 @@ def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Ten
     return torch.where(values > -_LEAST, 0.0, -grad / values)
 
 
-def _views(
-    operands: Operands, gradients: Gradients
-) -> tuple[View | None, View | None, View | None]:
+def _write(operands: Operands, grad: Tensor, gradients: Gradients, **options: Any) -> None:
+    """Fill the gradients from ``grad [C, B, K]``, by the options of the extension."""
     of_queries, of_table, of_factor, score = *gradients[:3], operands.score
-    return (
+    extension.backward(
+        *arguments_of(operands, None),
+        operands.crops,
+        grad,
+        grad.stride(),
         None if of_queries is None else view(of_queries, operands.query_planes, score),
         None if of_table is None else view(of_table, score.planes, score),
         None if of_factor is None else view(of_factor),
+        **options,
     )
 
 
@@ -161,33 +151,26 @@ def indexed_backward(
     Gradients of the whole table are written in place: separate rows would take as much memory
     again.
     """
-    groups = _grouped(index, rows or NamedRows()) if need.table or need.factor else None
-    gradients = _room(operands, need, None if groups is None or rows is None else len(groups[0]))
-    if groups is not None and rows is None:  # only some rows are written
+    groups = _grouped(index, rows) if need.table or need.factor else None
+    count = None if groups is None or groups.whole_table else groups.num_ids
+    gradients = _room(operands, need, count)
+    if groups is not None and groups.whole_table:  # only some rows are written
         for gradient in gradients[1:3]:
             if gradient is not None:
                 gradient.zero_()
     grad = (grad[None] if operands.dims is None else grad).float()  # [C, B, K]
     if operands.score.root:
         grad = _over_lengths(operands, grad, index)
-    extension.indexed_backward(
-        *arguments_of(operands, None),
-        operands.crops,
-        _ScoreGradient(grad, *grad.stride()),
-        *_views(operands, gradients),
-        index=index,
-        per_query=index.shape[1],
-        groups=None if groups is None else _RowGroups(*groups, len(groups[0]), rows is None),
-    )
-    return gradients if groups is None or rows is None else gradients._replace(ids=groups[0])
+    _write(operands, grad, gradients, index=index, per_query=index.shape[1], groups=groups)
+    return gradients if groups is None or count is None else gradients._replace(ids=groups.ids)
 
 
-def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Return distinct ids, the positions of each in a fixed order, and the start of each.
+def _grouped(index: Tensor, rows: NamedRows | None) -> _RowGroups:
+    """Group the positions of an index by id, in a fixed order.
 
     Ids outside the index have no positions.
     """
-    named, (besides, within) = index.flatten(), rows
+    named, (besides, within) = index.flatten(), rows or NamedRows()
     if within is None:
         ordered, order = named.sort(stable=True)
     else:
@@ -203,4 +186,4 @@ def _grouped(index: Tensor, rows: NamedRows) -> tuple[Tensor, Tensor, Tensor]:
         if len(together) > len(ids):
             ids = together
             first = torch.cat([torch.searchsorted(ordered, ids), first[-1:]])
-    return ids, order, first
+    return _RowGroups(ids, order, first, len(ids), whole_table=rows is None)

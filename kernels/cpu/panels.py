@@ -16,9 +16,9 @@ from torch import Tensor
 from ..operands import Operands, Panels, Prepared
 from ..scores import Score
 from . import extension, isa, tiers
-from .views import INT8_FORMAT, arguments_of, score_code
+from .views import INT8_FORMAT, addresses_of, arguments_of, score_code
 
-_INT8_LANES, _MOST_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
+_TIER_LANES, _MOST_FEATURES = 64, 4096  # lanes of a panel, and most features: csrc/host/int8.h
 _WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")  # csrc/engine/byte_rows.h
 _MOST = 1.25  # largest size of panels, in sizes of the table
 _MOST_BYTE = 127  # largest byte: csrc/host/byte_rows.h
@@ -63,19 +63,13 @@ def pack(
         name: torch.empty(shape, dtype=dtype, device="cpu")
         for name, (shape, dtype) in kinds.items()
     }
+    if has_bytes:
+        tensors["scale"].fill_(_scale_of(table, score))
+    panels = Panels(number_format, score.name, isa(), rows, features, tensors)
     width = score.query_width(table.shape[1], has_factor=False)
     operands = Operands(table.new_empty((0, width)), Prepared(table, score))
-    arguments = *arguments_of(operands, None), features, tensors["panels"]
-    if number_format == INT8_FORMAT:
-        bad = extension.pack_int8(*arguments)[1]
-    else:
-        bad = extension.pack_panels(*arguments, norms=tensors["norms"])[1]
-    if bad >= 0:
-        return f"row {bad} of the table holds a NaN or an infinity"
-    if has_bytes:
-        scale = tensors["scale"].fill_(_scale_of(table, score)).item()
-        extension.pack_bytes(*arguments[:3], scale=scale, panels=tensors["bytes"])
-    return Panels(number_format, score.name, isa(), rows, features, tensors)
+    bad = extension.pack(*arguments_of(operands, None), addresses_of(panels))[1]
+    return panels if bad < 0 else f"row {bad} of the table holds a NaN or an infinity"
 
 
 def _kinds(
@@ -86,7 +80,7 @@ def _kinds(
     ``has_bytes`` adds the bytes that few queries read before float32 panels.
     """
     if number_format == INT8_FORMAT:
-        shape = -(-rows // _INT8_LANES), extension.int8_bytes(1, features)
+        shape = -(-rows // _TIER_LANES), extension.int8_bytes(features)
         return {"panels": (shape, torch.int8)}
     lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
     count = -(-rows // lanes)
@@ -95,7 +89,7 @@ def _kinds(
         "norms": ((count,), torch.float32),
     }
     if has_bytes:
-        size = extension.byte_row_bytes(rows, features, score.planes)
+        size = -(-rows // _TIER_LANES) * extension.byte_row_bytes(features, score.planes)
         kinds |= {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
     return kinds
 

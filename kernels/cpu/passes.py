@@ -1,6 +1,6 @@
 """Passes of the losses on the CPU, each one walk over the scores.
 
-Cost model: engine/loss_row.h. All large work runs on the threads of the extension: after an
+Cost model: engine/training_rows.h. All large work runs on the threads of the extension: after an
 operator of torch, torch's threads spin for a while on the cores that the next kernel needs. Memory
 beyond operands and results: some numbers per row.
 """

@@ -26,7 +26,6 @@ def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | Non
     extension.scores(
         *arguments_of(operands, operands.candidates.float_bias),
         widths=crops,
-        slots=[*range(len(crops))],
         index=index,
         per_query=num_rows if index is None else index.shape[1],
         out=out,

@@ -117,13 +117,16 @@ def _packed(candidates: Prepared, panels: Panels) -> Packed | None:
         return None
     if panels.number_format == INT8_FORMAT and not tiers.serves("int8"):
         return None
-    features, tensors = panels.num_features, panels.tensors
-    addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+    return addresses_of(panels)
+
+
+def addresses_of(panels: Panels) -> Packed:
+    """Return the addresses of the tensors of panels."""
+    addresses = {name: tensor.data_ptr() for name, tensor in panels.tensors.items()}
     if panels.number_format == INT8_FORMAT:
-        return Packed(features, int8=addresses["panels"])
-    scale = tensors["scale"].item() if "scale" in tensors else 0.0
-    float32 = addresses["panels"], addresses["norms"]
-    return Packed(features, *float32, bytes=addresses.get("bytes", 0), scale=scale)
+        return Packed(panels.num_features, int8=addresses["panels"])
+    scale = addresses.pop("scale", None) and panels.tensors["scale"].item()
+    return Packed(panels.num_features, **addresses, scale=scale or 0.0)
 
 
 @cache
@@ -133,11 +136,13 @@ def score_code(score: Score, *, has_factor: bool) -> int:
     A ValueError says that the extension has no functor for the score.
     """
     code = -score.code if score.is_rscf and not has_factor else score.code
-    if not extension.has_score(isa(), code):
+    try:
+        extension.panel_shape(isa(), code)
+    except ValueError:
         raise ValueError(
             f"score: the cpu backend has no kernels for {score.name!r}: {score.equation}. "
             f'Use kgfast.use_backend("reference")'
-        )
+        ) from None
     return code
 
 

@@ -133,15 +133,17 @@ def test_it_serves_where_it_may_and_has_many_queries(mask):
 def prepared(table: torch.Tensor) -> Iterator[None]:
     """Let calls of ``table`` use panels that are made once."""
     dim = table.shape[1]
-    memory = torch.zeros(cpu.extension.int8_bytes(*table.shape) + 64, dtype=torch.uint8)
+    size = -(-len(table) // 64) * cpu.extension.int8_bytes(dim)
+    memory = torch.zeros(size + 64, dtype=torch.uint8)
     start = memory.data_ptr() + -memory.data_ptr() % 64
     machine = Machine(cpu.isa(), torch.get_num_threads(), INT8)
     operands = flat.operands_of(table[:1].float(), table, "dot")
-    assert cpu.extension.pack_int8(machine, arguments_of(operands, None)[1], dim, start)[0] == -1
+    packed = Packed(dim, int8=start)
+    assert cpu.extension.pack(machine, arguments_of(operands, None)[1], packed)[1] == -1
 
     def arguments(operands, bias):
         machine, pointers = arguments_of(operands, bias)
-        return machine, pointers._replace(packed=Packed(dim, int8=start))
+        return machine, pointers._replace(packed=packed)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in ("kgfast.kernels.cpu.rank", "kgfast.kernels.cpu.topk"):
@@ -201,10 +203,3 @@ def test_every_panel_may_need_its_low_bytes(slope):
     for count in (1, 2):
         with threads(count):
             assert_panels_change_nothing(table, INT8 | FORCED, *calls)
-
-
-def test_a_bad_row_of_ready_panels_is_named():
-    table = rows_of("normal", 200, 64)
-    table[77, 5] = torch.nan
-    with prepared(table), serving(INT8 | FORCED), pytest.raises(ValueError, match="row 77"):
-        flat.cpu.topk(table[:2], table, 3)

@@ -1,7 +1,11 @@
 // kgfast.kernels._cpu: takes pointers, sizes and strides, and writes to memory that Python made.
+#include <array>
+
 #include "bind/casts.h"
 #include "bind/unlocked.h"
 #include "host/above.h"
+#include "host/byte_rows.h"
+#include "host/int8.h"
 #include "host/panels.h"
 #include "host/rank.h"
 #include "host/scores.h"
@@ -50,14 +54,6 @@ void bind_machine(py::module_& module) {
     return std::string(isa ? isa->name : "");
   });
   module.def("find_tiers", [](const std::string& isa) { return find_tiers(isa_named(isa)); });
-  module.def("has_score", [](const std::string& isa, int score) {
-    try {
-      isa_named(isa).facts(static_cast<ScoreId>(score));
-    } catch (const std::invalid_argument&) {
-      return false;
-    }
-    return true;
-  });
 }
 
 void bind_ranks(py::module_& module) {
@@ -121,60 +117,28 @@ void bind_panels(py::module_& module) {
     const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
     return std::make_pair(facts.lanes, facts.planes);
   });
-  module.def("int8_bytes", &int8_table_bytes, "rows"_a, "features"_a);
-  module.def("byte_row_bytes", &byte_table_bytes, "rows"_a, "features"_a, "planes"_a);
+  // Return the bytes of a panel.
+  module.def("int8_bytes", &int8_panel_bytes, "features"_a);
+  module.def("byte_row_bytes", &byte_panel_bytes, "features"_a, "planes"_a);
   module.def(
-      "pack_panels",
-      [](const Machine& machine, const Operands& operands, int64_t features, Floats panels,
-         Floats norms) {
+      "pack",
+      [](const Machine& machine, const Operands& operands, const Packed& panels) {
         return bad_rows(compute(machine, [&](const Execution& execution) {
-          return pack_panels(execution, operands, features, panels, norms);
+          return pack_table(execution, operands, panels);
         }));
       },
-      "machine"_a, "operands"_a, "features"_a, "panels"_a, "norms"_a);
-  module.def(
-      "pack_int8",
-      [](const Machine& machine, const Operands& operands, int64_t features, Memory<char> panels) {
-        return bad_rows(compute(machine, [&](const Execution& execution) {
-          return pack_int8_table(execution, operands, features, panels);
-        }));
-      },
-      "machine"_a, "operands"_a, "features"_a, "panels"_a);
-  // Fills the byte panels of rows, which are finite, in units of a scale.
-  module.def(
-      "pack_bytes",
-      [](const Machine& machine, const Operands& operands, int64_t features, float scale,
-         Memory<char> panels) {
-        bad_rows(compute(machine, [&](const Execution& execution) {
-          return pack_byte_table(execution, operands, features, scale, panels);
-        }));
-      },
-      "machine"_a, "operands"_a, "features"_a, "scale"_a, "panels"_a);
-}
-
-// Fills what all gradients share. Gradients that are None are not computed.
-template <class Job>
-Job backward_job(const Operands& operands, const Widths& widths, const ScoreGradient& grad,
-                 const View& of_query, const View& of_table, const View& of_factor) {
-  Job job{};
-  static_cast<Operands&>(job) = operands;
-  job.grad = grad;
-  job.grad.widths = widths.data();
-  job.grad.num_crops = static_cast<int64_t>(widths.size());
-  job.grad_query = of_query;
-  job.grad_rows = {of_table, of_factor, operands.rows.planes};
-  return job;
+      "machine"_a, "operands"_a, "panels"_a);
 }
 
 void bind_scores(py::module_& module) {
-  // `slots`: the matrices of `out` that the crops fill. `index`: [B, per_query] rows, or None.
+  // `index`: [B, per_query] rows, or None.
   module.def(
       "scores",
       [](const Machine& machine, const Operands& operands, const Widths& widths,
-         const Widths& slots, Ids index, int64_t per_query, Floats out) {
+         Ids index, int64_t per_query, Floats out) {
         ScoresJob job{};
         static_cast<Operands&>(job) = operands;
-        job.crops = {widths.data(), slots.data(), static_cast<int64_t>(widths.size())};
+        job.crops = {widths.data(), static_cast<int64_t>(widths.size())};
         job.num_features = widths.back();
         job.index = index;
         job.per_query = per_query;
@@ -182,42 +146,30 @@ void bind_scores(py::module_& module) {
         job.out = out;
         stop_if(compute(machine, [&](const auto& execution) { return scores(execution, job); }));
       },
-      "machine"_a, "operands"_a, "widths"_a, "slots"_a, "index"_a, "per_query"_a, "out"_a);
+      "machine"_a, "operands"_a, "widths"_a, "index"_a, "per_query"_a, "out"_a);
+  // `grad`: [C, B, *] with these strides. Gradients that are None are not computed.
   module.def(
-      "pairwise_backward",
+      "backward",
       [](const Machine& machine, const Operands& operands, const Widths& widths,
-         const ScoreGradient& grad, const View& of_query, const View& of_table,
-         const View& of_factor, bool adds_to_rows) {
-        auto job = backward_job<PairwiseBackwardJob>(operands, widths, grad, of_query, of_table,
-                                                     of_factor);
-        job.adds_to_rows = adds_to_rows;
-        stop_if(compute(machine, [&](const Execution& execution) {
-          return pairwise_backward(execution, job);
-        }));
+         Memory<const float> grad, const std::array<int64_t, 3>& strides, const View& of_query,
+         const View& of_table, const View& of_factor, Ids index, int64_t per_query,
+         const RowGroups& groups, bool adds_to_rows) {
+        const auto [crop_stride, row_stride, column_stride] = strides;
+        const int64_t crops = static_cast<int64_t>(widths.size());
+        const BackwardJob job{operands,
+                              {grad, crop_stride, row_stride, column_stride, widths.data(), crops},
+                              of_query,
+                              {of_table, of_factor, operands.rows.planes},
+                              widths.back(),
+                              adds_to_rows,
+                              index,
+                              per_query,
+                              groups};
+        stop_if(compute(machine, [&](const auto& execution) { return backward(execution, job); }));
       },
-      "machine"_a, "operands"_a, "widths"_a, "grad"_a, "of_query"_a, "of_table"_a, "of_factor"_a,
-      "adds_to_rows"_a);
-  module.def(
-      "indexed_backward",
-      [](const Machine& machine, const Operands& operands, const Widths& widths,
-         const ScoreGradient& grad, const View& of_query, const View& of_table,
-         const View& of_factor, Ids index, int64_t per_query, const RowGroups& groups) {
-        auto job = backward_job<IndexedBackwardJob>(operands, widths, grad, of_query, of_table,
-                                                    of_factor);
-        Widths ascending = widths;
-        std::sort(ascending.begin(), ascending.end());
-        ascending.erase(std::unique(ascending.begin(), ascending.end()), ascending.end());
-        job.widths = ascending.data();
-        job.num_features = ascending.back();
-        job.index = index;
-        job.per_query = per_query;
-        job.groups = groups;
-        stop_if(compute(machine, [&](const Execution& execution) {
-          return indexed_backward(execution, job);
-        }));
-      },
-      "machine"_a, "operands"_a, "widths"_a, "grad"_a, "of_query"_a, "of_table"_a, "of_factor"_a,
-      "index"_a, "per_query"_a, "groups"_a);
+      "machine"_a, "operands"_a, "widths"_a, "grad"_a, "strides"_a, "of_query"_a, "of_table"_a,
+      "of_factor"_a, "index"_a = py::none(), "per_query"_a = -1, "groups"_a = py::none(),
+      "adds_to_rows"_a = false);
   // Computes cosine and sine of float64 radians.
   module.def("cos_sin", [](const Machine& machine, Memory<const double> phases, int64_t count,
                            Memory<double> cosine, Memory<double> sine) {

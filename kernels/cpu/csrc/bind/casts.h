@@ -42,6 +42,11 @@ struct Machine {
   unsigned tiers = 0;
 };
 
+template <class T, class... Structs>
+constexpr bool is_one_of = (std::is_same_v<T, Structs> || ...);
+template <class T>
+constexpr bool has_fields = is_one_of<T, Machine, View, Packed, Operands, Known, RowGroups>;
+
 // Fields of a Python object, by name.
 class Fields {
  public:
@@ -86,7 +91,7 @@ struct type_caster<kgfast::Memory<T>> {
 
 // Reads T by read_fields(fields, T*). None is an empty T.
 template <class T>
-struct FieldsCaster {
+struct type_caster<T, enable_if_t<kgfast::has_fields<T>>> {
   PYBIND11_TYPE_CASTER(T, const_name("object with fields"));
   bool load(handle source, bool) {
     value = T{};
@@ -94,21 +99,6 @@ struct FieldsCaster {
     return true;
   }
 };
-
-template <>
-struct type_caster<kgfast::Machine> : FieldsCaster<kgfast::Machine> {};
-template <>
-struct type_caster<kgfast::View> : FieldsCaster<kgfast::View> {};
-template <>
-struct type_caster<kgfast::Packed> : FieldsCaster<kgfast::Packed> {};
-template <>
-struct type_caster<kgfast::Operands> : FieldsCaster<kgfast::Operands> {};
-template <>
-struct type_caster<kgfast::Known> : FieldsCaster<kgfast::Known> {};
-template <>
-struct type_caster<kgfast::ScoreGradient> : FieldsCaster<kgfast::ScoreGradient> {};
-template <>
-struct type_caster<kgfast::RowGroups> : FieldsCaster<kgfast::RowGroups> {};
 
 }  // namespace pybind11::detail
 
@@ -158,13 +148,6 @@ inline void read_fields(const Fields& from, Operands* to) {
 inline void read_fields(const Fields& from, Known* to) {
   from.read("indptr", &to->indptr);
   from.read("indices", &to->indices);
-}
-
-inline void read_fields(const Fields& from, ScoreGradient* to) {
-  from.read("data", &to->data);
-  from.read("crop_stride", &to->crop_stride);
-  from.read("row_stride", &to->row_stride);
-  from.read("column_stride", &to->column_stride);
 }
 
 inline void read_fields(const Fields& from, RowGroups* to) {

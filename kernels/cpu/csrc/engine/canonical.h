@@ -81,8 +81,8 @@ inline V nan_if_tiny(V distance, int64_t features, uint32_t* spoiled) {
 }
 
 // Writes the canonical scores of a query with `count` candidates, of each crop, where a score is
-// not finite. Candidate i is ids[i], or first + i. `out` is the place of candidate 0 in crop slot
-// 0, and a slot has `matrix` floats.
+// not finite. Candidate i is ids[i], or first + i. `out` is the place of candidate 0 in crop 0, and
+// a crop has `matrix` floats.
 __attribute__((noinline)) inline void mend_scores(
     const Operands& operands, const CropList& crops, const float* bias, int64_t query,
     const int64_t* ids, int64_t first, int64_t count, int64_t matrix, float* out) {
@@ -92,7 +92,7 @@ __attribute__((noinline)) inline void mend_scores(
   double scratch[kCanonicalScratch], score;
   for (int64_t crop = 0; crop < crops.count; ++crop)
     for (int64_t i = 0; i < count; ++i) {
-      float* to = out + crops.slots[crop] * matrix + i;
+      float* to = out + crop * matrix + i;
       if (std::fabs(*to) <= FLT_MAX) continue;
       const Pair pair{query, ids ? ids[i] : first + i};
       canonical_scores(job, crops.widths[crop], &pair, 1, scratch, &score);

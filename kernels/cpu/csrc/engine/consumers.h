@@ -14,16 +14,6 @@
 namespace kgfast {
 namespace {
 
-inline int64_t candidate_of(const SweepJob& job, int64_t position) {
-  return job.candidate_ids ? job.candidate_ids[position] : position;
-}
-
-inline float limit_of(const SweepJob& job, int64_t row) {
-  float limit;
-  __atomic_load(job.limits + row, &limit, __ATOMIC_RELAXED);
-  return limit;
-}
-
 inline uint64_t first_lanes(int count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }

@@ -61,41 +61,29 @@ inline Extremes add_partners(const V (&g)[R], const V* anchor, const V (&others)
 template <class Score, bool AnchorIsQuery, int R, class Reader>
 inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i,
                          int64_t stop, int64_t padded, const Anchor& anchor) {
-  constexpr int W = Simd::W;
   constexpr int P = AnchorIsQuery ? Score::query_planes : Score::row_planes;
   constexpr int T = AnchorIsQuery ? Score::row_planes : Score::query_planes;
-  for (; i < stop; i += W) {
+  for (; i < stop; i += Simd::W) {
     const int64_t left = stop - i;
     V of_anchor[P], others[R][T], sums[P], before[P];
 #pragma GCC unroll 5
     for (int p = 0; p < P; ++p) {
       const float* values = anchor.values + p * padded + run + i;
       const float* from = anchor.sums + p * padded + run + i;
-      of_anchor[p] = left < W ? load_part(values, left) : Simd::load(values);
-      before[p] = sums[p] = left < W ? load_part(from, left) : Simd::load(from);
+      of_anchor[p] = load_lanes(values, left);
+      before[p] = sums[p] = load_lanes(from, left);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
-      for (int p = 0; p < T; ++p)
-        others[r][p] = left < W ? load_part(rows.at[r][p] + i, left)
-                                : Simd::load(rows.at[r][p] + i);
+      for (int p = 0; p < T; ++p) others[r][p] = load_lanes(rows.at[r][p] + i, left);
     const Extremes met = add_partners<Score, AnchorIsQuery, true>(g, of_anchor, others, sums);
     if (Score::has_near && !all_near<Score>(met)) {
       std::copy(before, before + P, sums);
       add_partners<Score, AnchorIsQuery, false>(g, of_anchor, others, sums);
     }
 #pragma GCC unroll 5
-    for (int p = 0; p < P; ++p) {
-      float* to = anchor.sums + p * padded + run + i;
-      if (left >= W) {
-        Simd::store(to, sums[p]);
-        continue;
-      }
-      float lanes[W];
-      Simd::store(lanes, sums[p]);
-      std::memcpy(to, lanes, sizeof(float) * left);
-    }
+    for (int p = 0; p < P; ++p) store_lanes(anchor.sums + p * padded + run + i, sums[p], left);
   }
 }
 
@@ -104,7 +92,7 @@ template <class Score, bool AnchorIsQuery, int R, class Reader>
 void backward_partners(const IndexedBackwardJob& job, Reader& rows,
                        const float* const (&grads)[R], const Anchor& anchor) {
   const int64_t padded = padded_features(job.num_features);
-  const int64_t* width = job.widths;
+  const int64_t* width = job.grad.widths;
   V g[R];
   partner_coefficients<Score>(job.grad, grads, 0, g);
   for (int64_t run = 0; run < job.num_features; run += kRun) {
@@ -130,12 +118,6 @@ inline void carry(int64_t count, float* sums, float* totals) {
 
 inline const float* gradient_at(const ScoreGradient& grad, int64_t row, int64_t column) {
   return grad.data + row * grad.row_stride + column * grad.column_stride;
-}
-
-// Returns the floats of an anchor's values, of its sums, and of their second level.
-template <class Score>
-inline int64_t backward_scratch(int64_t features) {
-  return 3 * query_floats<Score>(features);  // a row has no more planes than a query
 }
 
 // Adds partners [i, i + R).

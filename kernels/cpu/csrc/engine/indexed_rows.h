@@ -19,18 +19,6 @@ namespace kgfast {
 namespace {
 
 constexpr int kRows = 4;
-constexpr int64_t kRun = 128;  // features converted at a time
-
-// Returns the features of a padded plane: whole runs, and a cache line more, so that planes of 2^n
-// features do not meet in the same sets of the cache.
-inline int64_t padded_features(int64_t features) {
-  return (features + kRun - 1) / kRun * kRun + 16;
-}
-
-template <class Score>
-inline int64_t query_floats(int64_t features) {
-  return Score::query_planes * padded_features(features);
-}
 
 // R rows, one run of features at a time: in place where they are plain float32. Turned: the rows
 // are queries of a score with phases, and are turned after they are read.
@@ -55,21 +43,6 @@ struct RowReader {
     }
   }
 };
-
-// Loads `count` < W floats, padded with zeros.
-inline V load_part(const float* from, int64_t count) {
-  alignas(64) float lanes[Simd::W] = {};
-  std::memcpy(lanes, from, sizeof(float) * count);
-  return Simd::load(lanes);
-}
-
-inline float sum_lanes(V lanes) {
-  float sums[Simd::W];
-  Simd::store(sums, lanes);
-  for (int half = Simd::W / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-  return sums[0];
-}
 
 // Loads a row as [planes][padded], zero beyond its features.
 inline void load_row(const Rows& rows, int planes, int64_t row, int64_t features, float* out) {
@@ -133,9 +106,9 @@ struct PairSums {
   template <class Reader>
   void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t count) {
     V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
-    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_part(query + p * padded + i, count);
+    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_lanes(query + p * padded + i, count);
     for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, count);
+      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_lanes(rows.at[r][p] + i, count);
       at[r] = add_term<Score, false>(at[r], q, c, &unused);
     }
   }
@@ -165,7 +138,7 @@ inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums,
                               const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
   uint32_t spoiled = 0;
-  for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[r]);
+  for (int r = 0; r < kRows; ++r) distances[r] = sum_of(sums.at[r]);
   V distance = Score::finish(Simd::load(distances));
   if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
   Simd::store(distances, distance);
@@ -173,7 +146,7 @@ inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums,
   return spoiled & ((1u << kRows) - 1);
 }
 
-// Scores kRows rows, whose ids are `ids`. `out`: their place in crop slot 0. Returns 0 unless
+// Scores kRows rows, whose ids are `ids`. `out`: their place in crop 0. Returns 0 unless
 // scores need mend_scores.
 template <class Score, class Reader>
 uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
@@ -199,7 +172,7 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
       spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
-                               out + job.crops.slots[crop] * matrix);
+                               out + crop * matrix);
       if (++crop == job.crops.count) return spoiled;
     }
     if ((run + kRun) % (64 * Simd::W)) continue;
@@ -226,11 +199,11 @@ inline void row_squares(const Rows& rows, const int64_t* ids, int64_t count, int
           sums[j] = Simd::fma(x, x, sums[j]);
         }
       for (; i < width; i += Simd::W) {
-        const V x = i + Simd::W <= width ? Simd::load(from + i) : load_part(from + i, width - i);
+        const V x = load_lanes(from + i, width - i);
         sums[0] = Simd::fma(x, x, sums[0]);
       }
     }
-    out[k] = sum_lanes(Simd::add(Simd::add(sums[0], sums[1]), Simd::add(sums[2], sums[3])));
+    out[k] = sum_of(Simd::add(Simd::add(sums[0], sums[1]), Simd::add(sums[2], sums[3])));
   }
 }
 

@@ -56,12 +56,15 @@ class BytesOut {
   int32_t lows_ = 0;
 };
 
-// Stores whole numbers of a row as words.
+// Stores whole numbers of a row as words: each 32 words `step` words after the last.
 struct WordsOut {
   int16_t* out;
+  int64_t step;
   void store(int64_t block, const I* whole) {
-    for (int i = 0; i < kBlockVectors; ++i)
-      Bytes::store_words(out + block * kInt8Block + i * Simd::W, whole[i]);
+    for (int i = 0; i < kBlockVectors; ++i) {
+      const int64_t at = block * kInt8Block + i * Simd::W;
+      Bytes::store_words(out + at / 32 * step + at % 32, whole[i]);
+    }
   }
   float low_squares() const { return 0.0f; }
 };
@@ -75,28 +78,6 @@ inline void for_each_block(const float* row, int64_t features, Take take) {
   alignas(64) float last[kInt8Block] = {};
   std::memcpy(last, row + k, (features - k) * sizeof(float));
   take(k / kInt8Block, last);
-}
-
-inline float sum_of(V x) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_ps(x);
-#else
-  alignas(64) float lanes[Simd::W];
-  Simd::store(lanes, x);
-  for (int half = Simd::W / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
-#endif
-}
-
-inline float most_of(V x) {  // for numbers that are not negative
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_ps(x);
-#else
-  alignas(64) float lanes[Simd::W];
-  Simd::store(lanes, x);
-  return *std::max_element(lanes, lanes + Simd::W);
-#endif
 }
 
 // Returns a factor that makes a sum of squares, or its root, an upper bound; the root needs half.
@@ -165,26 +146,20 @@ inline void pack_row(const float* row, int64_t features, Out out, int lane, Int8
   sums->low[lane] = out.low_squares();
 }
 
-// Upper bounds, in units of the scale: of |r|, of |X| and |x| / s, and of |L|, where t is x / s but
-// for three roundings and numbers that are flushed. Norms that are too large, or not numbers, are
-// NaNs.
-struct Int8Norms {
-  alignas(64) float rounding[16], size[16], low[16];
-};
-
-inline Int8Norms norms_of(const Int8Sums& sums, int64_t features) {
+// Turns sums into upper bounds, in units of the scale: of |r|, of |X| and |x| / s, and of |L|; here
+// t is x / s but for three roundings and numbers that are flushed. Norms that are too large, or not
+// numbers, are NaNs.
+inline void find_norms(int64_t features, Int8Sums* sums) {
   const float count = static_cast<float>(features + 64), up = sum_inflation(features);
-  Int8Norms norms;
   for (int i = 0; i < 16; ++i) {
-    const float flushed = count * 0x1p-125f * sums.inverse[i], least = count * 0x1p-62f;
-    const float size = std::sqrt(sums.size[i]) * up + least + flushed;
-    const float rounding = std::sqrt(sums.rounding[i]) * up + least + flushed + size * 0x1p-22f;
-    norms.rounding[i] = rounding;
-    norms.low[i] = std::sqrt(sums.low[i]) * up + least;
-    const bool fits = (size + rounding) * sums.scale[i] <= kMostNorm;
-    norms.size[i] = fits ? size + rounding : std::numeric_limits<float>::quiet_NaN();
+    const float flushed = count * 0x1p-125f * sums->inverse[i], least = count * 0x1p-62f;
+    const float size = std::sqrt(sums->size[i]) * up + least + flushed;
+    const float rounding = std::sqrt(sums->rounding[i]) * up + least + flushed + size * 0x1p-22f;
+    sums->rounding[i] = rounding;
+    sums->low[i] = std::sqrt(sums->low[i]) * up + least;
+    const bool fits = (size + rounding) * sums->scale[i] <= kMostNorm;
+    sums->size[i] = fits ? size + rounding : std::numeric_limits<float>::quiet_NaN();
   }
-  return norms;
 }
 
 constexpr int64_t kAhead = 4;  // rows that are fetched before they are read
@@ -200,29 +175,26 @@ inline const float* row_floats(const View& view, int64_t row, int64_t features, 
   return out;
 }
 
-// Notes rows that are not finite. Norms of such rows, and of rows that are too large, are NaNs.
-void check_int8_panel(const SweepJob& job, int64_t panel, const char* packed, Worker& worker) {
-  const auto* sizes =
-      reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * int8_padded(job.num_features)) +
-      2 * kInt8Candidates;
-  int bad = 0;
-  for (int64_t i = 0; i < kInt8Candidates; ++i) bad |= std::isnan(sizes[i]);
-  const int64_t first = panel * kInt8Candidates, left = job.num_candidates - first;
-  if (bad) find_nonfinite(job, first, static_cast<int>(std::min(kInt8Candidates, left)), worker);
-}
+constexpr int64_t kRunBytes = 64;  // of a row, side by side
+constexpr int64_t kTileBytes = kInt8Column * kRunBytes;
 
-// Sets dst[j][i] = from[i][j] of 16 words of 4 bytes.
-inline void transpose_column(const float* const* from, float* dst) {
-  for (int i = 0; i < 16; i += Simd::W)
-    for (int j = 0; j < 16; j += Simd::W) Simd::transpose(from + i, j, dst + j * 16 + i, 16);
+// Transposes tiles of 16 rows of 16 words of 4 bytes.
+inline void transpose_tiles(const char* rows, int64_t count, char* out) {
+  for (int64_t tile = 0; tile < count; ++tile, rows += kTileBytes, out += kTileBytes) {
+    const float* from[kInt8Column];
+    for (int64_t i = 0; i < kInt8Column; ++i)
+      from[i] = reinterpret_cast<const float*>(rows + i * kRunBytes);
+    auto* to = reinterpret_cast<float*>(out);
+    for (int i = 0; i < 16; i += Simd::W)
+      for (int j = 0; j < 16; j += Simd::W) Simd::transpose(from + i, j, to + j * 16 + i, 16);
+  }
 }
 
 // Stores the facts of a column of a panel.
-inline void store_facts(const Int8Sums& sums, int64_t features, float* facts) {
-  const Int8Norms norms = norms_of(sums, features);
+inline void store_facts(const Int8Sums& norms, float* facts) {
   constexpr float up = 1.0f + 0x1p-21f;
   for (int i = 0; i < kInt8Column; ++i) {
-    const float scale = sums.scale[i];
+    const float scale = norms.scale[i];
     facts[i] = scale * 256.0f;
     facts[64 + i] = norms.rounding[i] * scale * up;
     facts[128 + i] = norms.size[i] * scale * up;
@@ -230,73 +202,43 @@ inline void store_facts(const Int8Sums& sums, int64_t features, float* facts) {
   }
 }
 
-// Packs a panel: pack(row, i, sums) for each row i of a column, then finish(column).
-template <class Pack, class Finish>
-inline void pack_panel_columns(const SweepJob& job, int64_t panel, char* out, float* floats,
-                               Worker& worker, Pack pack, Finish finish) {
+// Packs a panel in the layout of host/int8.h or, for one call, as words, as int8_sweep.h has it.
+template <bool are_words>
+void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch, char* out,
+                     Worker& worker) {
   const FloatMode mode(FloatMode::kFlush);
-  const int64_t features = job.num_features, first = panel * kInt8Candidates;
+  const int64_t features = job.num_features, padded = int8_padded(features);
+  const int64_t first = panel * kInt8Candidates, half = kInt8Column * padded;
   const int64_t valid = std::min(kInt8Candidates, job.num_candidates - first);
-  auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * int8_padded(features));
+  auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * padded);
+  auto* floats = reinterpret_cast<float*>(scratch + 2 * half);
   for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
     Int8Sums sums;
     for (int64_t i = 0; i < kInt8Column; ++i) {  // the last candidate fills up the panel
       const int64_t id = candidate_of(job, first + std::min(column + i, valid - 1));
       const int64_t next = candidate_of(job, first + std::min(column + i + kAhead, valid - 1));
       if (is_direct(job.rows)) fetch(run_at<float>(job.rows.view, next, 0, 0), features);
-      pack(row_floats(job.rows.view, id, features, floats), static_cast<int>(i), &sums);
+      const float* row = row_floats(job.rows.view, id, features, floats);
+      auto* to = reinterpret_cast<int8_t*>(scratch + i * kRunBytes);
+      if constexpr (are_words)
+        pack_row(row, features, WordsOut{reinterpret_cast<int16_t*>(to), kTileBytes / 2},
+                 static_cast<int>(i), &sums);
+      else
+        pack_row(row, features, BytesOut(to, to + half, kTileBytes), static_cast<int>(i), &sums);
     }
-    finish(column);
-    store_facts(sums, features, facts + column);
+    const int64_t tiles = half / kTileBytes;  // of high or of low bytes
+    if constexpr (are_words) {
+      transpose_tiles(scratch, 2 * tiles, out + 2 * column * padded);
+    } else {
+      transpose_tiles(scratch, tiles, out + column * padded);
+      transpose_tiles(scratch + half, tiles, out + (kInt8Candidates + column) * padded);
+    }
+    find_norms(features, &sums);
+    store_facts(sums, facts + column);
   }
-  check_int8_panel(job, panel, out, worker);
-}
-
-// Packs a panel in the layout of host/int8.h.
-void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch, char* out,
-                     Worker& worker) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  auto* rows = reinterpret_cast<int8_t*>(scratch);  // [2][blocks][16][64]
-  auto* bytes = reinterpret_cast<int8_t*>(out);
-  constexpr int64_t tile = kInt8Column * kInt8Block;
-  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
-    const BytesOut to(rows + i * kInt8Block, rows + kInt8Column * padded + i * kInt8Block, tile);
-    pack_row(row, features, to, i, sums);
-  };
-  const auto finish = [&](int64_t column) {
-    for (int64_t half = 0; half < 2; ++half)
-      for (int64_t k = 0; k < padded; k += kInt8Block) {
-        const float* from[kInt8Column];
-        const int8_t* block = rows + half * kInt8Column * padded + k / kInt8Block * tile;
-        for (int64_t i = 0; i < kInt8Column; ++i)
-          from[i] = reinterpret_cast<const float*>(block + i * kInt8Block);
-        int8_t* to = bytes + half * kInt8Candidates * padded + column * padded + k * kInt8Column;
-        transpose_column(from, reinterpret_cast<float*>(to));
-      }
-  };
-  auto* floats = reinterpret_cast<float*>(rows + 2 * kInt8Column * padded);
-  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
-}
-
-// Packs a panel of words for one call, as int8_sweep.h has it.
-__attribute__((noinline)) void pack_word_panel(const SweepJob& job, int64_t panel, char* scratch,
-                                               char* out, Worker& worker) {
-  const int64_t features = job.num_features, padded = int8_padded(features);
-  auto* rows = reinterpret_cast<int16_t*>(scratch);  // [16][padded]
-  const auto pack = [&](const float* row, int i, Int8Sums* sums) {
-    pack_row(row, features, WordsOut{rows + i * padded}, i, sums);
-  };
-  const auto finish = [&](int64_t column) {
-    for (int64_t k = 0; k < padded; k += 32) {
-      const float* from[kInt8Column];
-      for (int64_t i = 0; i < kInt8Column; ++i)
-        from[i] = reinterpret_cast<const float*>(rows + i * padded + k);
-      int16_t* to = reinterpret_cast<int16_t*>(out) + column * padded + k * kInt8Column;
-      transpose_column(from, reinterpret_cast<float*>(to));
-    }
-  };
-  auto* floats = reinterpret_cast<float*>(rows + kInt8Column * padded);
-  pack_panel_columns(job, panel, out, floats, worker, pack, finish);
+  const float* norms = facts + 2 * kInt8Candidates;  // NaNs: not finite, or too large
+  if (std::any_of(norms, norms + kInt8Candidates, [](float norm) { return std::isnan(norm); }))
+    find_nonfinite(job, first, static_cast<int>(valid), worker);
 }
 
 // The largest error of a sum that was rounded eight times, of numbers up to 8 |X| |X'|.
@@ -324,16 +266,16 @@ void pack_word_queries(const SweepJob& job, int8_t* tiles, Int8Query* queries) {
     for (int64_t i = 0; i < count; ++i) {
       load_floats(job.query, job.query_ids[first + i], 0, 0, features, row.data());
       for (float& x : row) x *= job.facts.query_sign;
-      pack_row(row.data(), features, WordsOut{words.data()}, static_cast<int>(i), &sums);
+      pack_row(row.data(), features, WordsOut{words.data(), 32}, static_cast<int>(i), &sums);
       int16_t* to = tile + word_query(i, padded);
       for (int64_t k = 0; k < padded; k += 4)
         std::memcpy(to + k * Bytes::queries, words.data() + k, 4 * sizeof(int16_t));
     }
-    const Int8Norms norms = norms_of(sums, features);
+    find_norms(features, &sums);
     constexpr float up = 1.0f + 0x1p-20f;
     for (int64_t i = 0; i < count; ++i) {
-      const float rounding = norms.size[i] * relative + norms.rounding[i];
-      queries[first + i] = {sums.scale[i], norms.size[i] * up, rounding * up, 0.0f, 0.0f};
+      const float rounding = sums.size[i] * relative + sums.rounding[i];
+      queries[first + i] = {sums.scale[i], sums.size[i] * up, rounding * up, 0.0f, 0.0f};
     }
   }
 }

@@ -332,8 +332,8 @@ void near_products(const SweepJob& job, const Pair* pairs, int64_t count, float*
 
 // Returns the tier; `features_per_cycle`: features of a pair that save a cycle against float32.
 constexpr Int8Tier int8_tier(double features_per_cycle) {
-  return {features_per_cycle, pack_word_queries, pack_word_panel, pack_int8_panel,
-          check_int8_panel,   sweep_int8_panel,  near_products};
+  return {features_per_cycle,    pack_word_queries, pack_int8_panel<true>,
+          pack_int8_panel<false>, sweep_int8_panel,  near_products};
 }
 
 }  // namespace

@@ -21,10 +21,6 @@ constexpr ScoresKernels kScoresKernels = {
           sweep_panel<Writing<Score>>(job, panel, worker);
       });
     },
-    [](ScoreId id, int64_t features) {
-      return with_precise(id,
-                          [=](auto score) { return query_floats<decltype(score)>(features); });
-    },
     [](const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
       with_precise(job.score, [&](auto score) {
         score_query<decltype(score)>(job, row, first, last, scratch);
@@ -49,10 +45,6 @@ constexpr BackwardKernels kBackwardKernels = {
         using Score = decltype(score);
         if constexpr (is_monotone<Score>) add_ranges<Precise<Score>>(job, slice);
       });
-    },
-    [](ScoreId id, int64_t features) {
-      return with_precise(
-          id, [=](auto score) { return backward_scratch<decltype(score)>(features); });
     },
     [](const IndexedBackwardJob& job, int64_t row, float* out) {
       const FloatMode mode(FloatMode::kFlush);

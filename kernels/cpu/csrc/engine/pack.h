@@ -67,10 +67,7 @@ inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, 
       Simd::store(factor + lane, x);
       most = Simd::max(Simd::abs(x), most);
     }
-    float lanes[Simd::W], largest = 0.0f;
-    Simd::store(lanes, most);
-    for (const float x : lanes) largest = x > largest ? x : largest;
-    worker.panel_angles[k] = largest;
+    worker.panel_angles[k] = most_of(most);
   }
   for (int64_t k = count; k < stride; ++k) worker.panel_angles[k] = 0.0f;
 }

@@ -43,14 +43,6 @@ inline void load_block(const Rows& rows, int64_t row, const FeatureBlock& block,
   }
 }
 
-// Loads one feature block of gradients, if they are requested.
-template <int planes>
-inline void load_gradient(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
-  for (int p = 0; p < planes; ++p)
-    if ((p < rows.planes ? rows.view : rows.factor).data)
-      load_plane(rows, row, p, block.feature, block.count, out + p * Simd::W);
-}
-
 template <int planes>
 inline void store_block(const Rows& rows, int64_t row, const FeatureBlock& block,
                         const float* from) {
@@ -235,7 +227,7 @@ void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const
       load_block<R>(job.rows, first + j, slice.blocks[n], candidates + at);
       if (Score::has_near) usual = usual && are_usual<Score>(candidates + at, 2);
       if (need.rows && job.adds_to_rows)
-        load_gradient<R>(job.grad_rows, first + j, slice.blocks[n], totals + at);
+        load_block<R>(job.grad_rows, first + j, slice.blocks[n], totals + at);
     }
   for (int64_t row = 0; row < job.query.count; row += kTileQueries) {
     const int64_t rows = std::min(kTileQueries, job.query.count - row);

@@ -20,25 +20,17 @@ struct Writing {
                    int64_t position, float /*limit*/, Worker& /*worker*/) {
     constexpr int W = Simd::W;
     const int64_t query = job.query_ids[position], pairs = job.num_candidates;
-    const int64_t matrix = job.query.count * pairs, slot = job.slots[crop];
-    float* const out = job.out + query * pairs + facts.first;
+    float* const out = job.out + (crop * job.query.count + query) * pairs + facts.first;
     uint32_t spoiled = 0;
     for (int b = 0; b < Score::vectors && b * W < facts.valid; ++b) {
       const V distance = nan_if_tiny(Score::finish(totals[b]), job.crops[crop].end, &spoiled);
       const V score = Simd::sub(Simd::load(facts.bias + b * W), distance);
-      float* const to = out + slot * matrix + b * W;
-      if ((b + 1) * W <= facts.valid) {
-        Simd::store(to, score);
-        continue;
-      }
-      float lanes[W];
-      Simd::store(lanes, score);
-      std::memcpy(to, lanes, sizeof(float) * (facts.valid - b * W));
+      store_lanes(out + b * W, score, facts.valid - b * W);
     }
     if (!spoiled) return;
     const int64_t* const ids = job.candidate_ids ? job.candidate_ids + facts.first : nullptr;
-    mend_scores(job, {&job.crops[crop].end, &slot, 1}, job.bias, query, ids, facts.first,
-                facts.valid, matrix, out);
+    mend_scores(job, {&job.crops[crop].end, 1}, job.bias, query, ids, facts.first, facts.valid, 0,
+                out);
   }
 };
 

@@ -181,20 +181,6 @@ inline void for_each_strip(const ProductJob& job, Each each) {
   }
 }
 
-// Calls each(features, place of their sums in a row) for runs of strips side by side: only the last
-// strip before the end of a crop is not whole vectors.
-template <class Each>
-inline void for_each_run(const ProductJob& job, Each each) {
-  FeatureBlock run{};
-  int64_t first = 0;
-  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
-    if (begins_crop && run.count) each(run, first);
-    if (begins_crop) run = {strip.feature, 0, true}, first = at;
-    run.count += strip.count;
-  });
-  if (run.count) each(run, first);
-}
-
 inline void add_product_terms(const ProductJob& job, const ProductTile& tile, float* scratch,
                               const ProductSums& into) {
   const int64_t first = tile.term / kDepth * job.num_strips;
@@ -215,9 +201,9 @@ inline void add_product_terms(const ProductJob& job, const ProductTile& tile, fl
 
 inline void store_product(const ProductJob& job, const ProductTile& tile, const float* sums) {
   const int64_t step = block_width(job);
-  for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
+  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
     for (int64_t i = 0; i < tile.rows; ++i)
-      store_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
+      store_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
   });
 }
 
@@ -238,9 +224,9 @@ inline void sum_range(const ProductJob& job, int64_t block, int64_t range, float
   const int64_t step = block_width(job);
   const float* known = nullptr;
   if (job.adds)
-    for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
+    for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
       for (int64_t i = 0; i < tile.rows; ++i)
-        load_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
+        load_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
       known = sums;
     });
   const int64_t end = std::min((range + 1) * job.range_size, job.other.count);

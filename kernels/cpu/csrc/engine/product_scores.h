@@ -75,9 +75,7 @@ inline void store_square(const ScoresJob& job, const ScoreTile& tile, int64_t ro
   float* to = whole ? out : square;
   Simd::transpose(rows, lane, to, step);
   if (job.bias) {
-    float lanes[W] = {};
-    std::memcpy(lanes, job.bias + tile.row + row, sizeof(float) * valid);
-    const V bias = Simd::load(lanes);
+    const V bias = load_lanes(job.bias + tile.row + row, valid);
     for (int j = 0; j < W; ++j, to += step) Simd::store(to, Simd::add(bias, Simd::load(to)));
   }
   if (whole) return;
@@ -85,8 +83,8 @@ inline void store_square(const ScoresJob& job, const ScoreTile& tile, int64_t ro
     std::memcpy(out + j * job.per_query, square + j * W, sizeof(float) * valid);
 }
 
-inline void store_scores(const ScoresJob& job, const ScoreTile& tile, int64_t slot) {
-  float* out = job.out + (slot * job.query.count + tile.queries.feature) * job.per_query + tile.row;
+inline void store_scores(const ScoresJob& job, const ScoreTile& tile, int64_t crop) {
+  float* out = job.out + (crop * job.query.count + tile.queries.feature) * job.per_query + tile.row;
   for (int64_t lane = 0; lane < tile.queries.count; lane += Simd::W)
     for (int64_t row = 0; row < tile.rows; row += Simd::W)
       store_square(job, tile, row, lane, out + lane * job.per_query + row);
@@ -108,7 +106,7 @@ inline void score_strip(const ProductScoresJob& job, const Coefficients& rows, S
     const bool inside = feature < end;
     if (inside) add(end - feature, ended);
     tile.sums = inside ? ended : sums;
-    store_scores(job, tile, job.crops.slots[crop]);
+    store_scores(job, tile, crop);
   }
 }
 

@@ -60,17 +60,7 @@ template <class Each>
 inline void for_each_vector(const float* x, int64_t count, Each each) {
   int64_t i = 0;
   for (; i + Simd::W <= count; i += Simd::W) each(Simd::load(x + i), int{Simd::W}, i);
-  if (i == count) return;
-  float lanes[Simd::W] = {};
-  std::memcpy(lanes, x + i, sizeof(float) * (count - i));
-  each(Simd::load(lanes), static_cast<int>(count - i), i);
-}
-
-inline void store_lanes(float* x, V v, int valid) {
-  if (valid == Simd::W) return Simd::store(x, v);
-  float lanes[Simd::W];
-  Simd::store(lanes, v);
-  std::memcpy(x, lanes, sizeof(float) * valid);
+  if (i < count) each(load_lanes(x + i, count - i), static_cast<int>(count - i), i);
 }
 
 // Sets x = f(x) for a whole row.
@@ -109,13 +99,6 @@ inline void sum_terms(const float* x, int64_t count, double* first, double* seco
   }
 }
 
-// Adds sum f(x) to `first`, and sum g(x) to `second`.
-template <class F, class G>
-inline void sum_row(const float* x, int64_t count, double* first, double* second, F f, G g) {
-  sum_terms(x, count, first, second,
-            [&](V v, int, int64_t) { return std::pair<V, V>(f(v), g(v)); });
-}
-
 inline float highest_of_row(const float* x, int64_t count) {
   V high = Simd::set1(-INFINITY);
   float lanes[Simd::W], highest = -INFINITY;
@@ -127,34 +110,20 @@ inline float highest_of_row(const float* x, int64_t count) {
   return highest;
 }
 
-// Updates the highest score and the sum of exponentials below it. A NaN reaches the sum alone.
-inline void sum_exponentials(const float* x, int64_t count, double* peak, double* mass,
-                             double* linear) {
+// Updates the highest score and the sum of exponentials below it, which may replace the scores. A
+// NaN reaches the sum alone.
+template <bool replaces>
+inline void sum_exponentials(float* x, int64_t count, double* peak, double* mass, double* linear) {
   const double highest = std::max<double>(*peak, highest_of_row(x, count));
   if (highest > *peak) *mass *= std::exp(*peak - highest);
   *peak = highest;
   const V shift = Simd::set1(static_cast<float>(highest));  // exact: it is a score
   *linear += static_cast<double>(count) * highest;  // differences lose less in float32 sums
-  sum_row(
-      x, count, mass, linear, [&](V v) { return exp(Simd::sub(v, shift)); },
-      [&](V v) { return Simd::sub(v, shift); });
-}
-
-// Adds a whole row's sums, and writes slopes in its place: three walks over a row in the cache.
-inline void sum_and_slope_softmax(const LossTile& tile, int64_t row, float* x) {
-  double* mass = tile.b + row;
-  const double highest = std::max<double>(tile.a[row], highest_of_row(x, tile.columns));
-  const V shift = Simd::set1(static_cast<float>(highest));  // exact: it is a score
-  tile.a[row] = highest;
-  tile.c[row] += static_cast<double>(tile.columns) * highest;
-  sum_terms(x, tile.columns, mass, tile.c + row, [&](V v, int valid, int64_t i) {
+  sum_terms(x, count, mass, linear, [&](V v, int valid, int64_t i) {
     const V below = Simd::sub(v, shift), e = exp(below);
-    store_lanes(x + i, e, valid);
+    if (replaces) store_lanes(x + i, e, valid);
     return std::pair<V, V>(e, below);
   });
-  const V scale = Simd::set1(static_cast<float>(tile.scale[row] / *mass));
-  const V share = Simd::set1(tile.share[row]);
-  map_row(x, tile.columns, [&](V e) { return Simd::sub(Simd::mul(scale, e), share); });
 }
 
 // Adds the sums of a row, and writes the slopes in its place.
@@ -178,9 +147,10 @@ inline void sum_adversarial(const float* x, int64_t count, float alpha, double* 
   const float highest = highest_of_row(x, count);
   const Adversarial by{Simd::set1(alpha), Simd::set1(highest)};
   *peak = highest;
-  sum_row(
-      x, count, mass, total, [&](V v) { return by.weight(v); },
-      [&](V v) { return Simd::mul(by.weight(v), softplus(v)); });
+  sum_terms(x, count, mass, total, [&](V v, int, int64_t) {
+    const V weight = by.weight(v);
+    return std::pair<V, V>(weight, Simd::mul(weight, softplus(v)));
+  });
 }
 
 inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
@@ -188,7 +158,7 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
   float* x = tile.scores + row * tile.columns;
   switch (pass) {
     case LossPass::exp_sums:
-      return sum_exponentials(x, tile.columns, tile.a + row, tile.b + row, tile.c + row);
+      return sum_exponentials<false>(x, tile.columns, tile.a + row, tile.b + row, tile.c + row);
     case LossPass::softmax_slopes: {
       const V scale = Simd::set1(tile.scale[row]), shift = Simd::set1(tile.shift[row]);
       const V share = Simd::set1(tile.share[row]);
@@ -199,7 +169,12 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
     case LossPass::softplus_sums_sigmoid_slopes:
       return sum_and_slope(x, tile.columns, tile.a + row, tile.b + row,
                            Simd::set1(tile.scale[row]), Simd::set1(tile.constant));
-    case LossPass::exp_sums_softmax_slopes: return sum_and_slope_softmax(tile, row, x);
+    case LossPass::exp_sums_softmax_slopes: {  // three walks over a row in the cache
+      sum_exponentials<true>(x, tile.columns, tile.a + row, tile.b + row, tile.c + row);
+      const V scale = Simd::set1(static_cast<float>(tile.scale[row] / tile.b[row]));
+      const V share = Simd::set1(tile.share[row]);
+      return map_row(x, tile.columns, [&](V e) { return Simd::sub(Simd::mul(scale, e), share); });
+    }
     case LossPass::adversarial_sums:
       return sum_adversarial(x, tile.columns, tile.constant, tile.a + row, tile.b + row,
                              tile.c + row);
@@ -213,44 +188,33 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
   }
 }
 
-// A step of Adagrad on some numbers, rounded as torch rounds it: where the machine fuses, products
-// are fused into the sums.
-struct AdagradVectors {
-  V parameter, sum;
-};
-
-inline AdagradVectors adagrad_step(AdagradVectors at, V gradient, const AdagradJob& job) {
+// A step of Adagrad on W numbers, rounded as torch rounds it: where the machine fuses, products are
+// fused into the sums.
+inline void adagrad_step(const AdagradJob& job, float* table, float* sums, const float* gradient) {
+  const V parameter = Simd::load(table), slope = Simd::load(gradient);
   const V decay = Simd::set1(job.weight_decay);
-  const V g = job.weight_decay != 0.0f ? Simd::fma(decay, at.parameter, gradient) : gradient;
-  const V sum = Simd::fma(g, g, at.sum);
+  const V g = job.weight_decay != 0.0f ? Simd::fma(decay, parameter, slope) : slope;
+  const V sum = Simd::fma(g, g, Simd::load(sums));
   const V root = Simd::add(Simd::sqrt(sum), Simd::set1(job.eps));
   const V change = Simd::div(Simd::mul(Simd::set1(job.rate), g), root);
-  return {Simd::sub(at.parameter, change), sum};
+  Simd::store(table, Simd::sub(parameter, change));
+  Simd::store(sums, sum);
 }
 
 inline void adagrad_numbers(const AdagradJob& job, int64_t place, const float* gradient,
                             int64_t count) {
   constexpr int W = Simd::W;
-  float *table = job.table + place, *sum = job.sum + place;
+  float *table = job.table + place, *sums = job.sum + place, lanes[3][W] = {};
   int64_t i = 0;
-  for (; i + W <= count; i += W) {
-    const AdagradVectors updated = adagrad_step({Simd::load(table + i), Simd::load(sum + i)},
-                                                Simd::load(gradient + i), job);
-    Simd::store(table + i, updated.parameter);
-    Simd::store(sum + i, updated.sum);
-  }
+  for (; i + W <= count; i += W) adagrad_step(job, table + i, sums + i, gradient + i);
   if (i == count) return;
-  float lanes[3][W] = {};
   const size_t bytes = sizeof(float) * (count - i);
   std::memcpy(lanes[0], table + i, bytes);
-  std::memcpy(lanes[1], sum + i, bytes);
+  std::memcpy(lanes[1], sums + i, bytes);
   std::memcpy(lanes[2], gradient + i, bytes);
-  const AdagradVectors updated = adagrad_step({Simd::load(lanes[0]), Simd::load(lanes[1])},
-                                              Simd::load(lanes[2]), job);
-  Simd::store(lanes[0], updated.parameter);
-  Simd::store(lanes[1], updated.sum);
+  adagrad_step(job, lanes[0], lanes[1], lanes[2]);
   std::memcpy(table + i, lanes[0], bytes);
-  std::memcpy(sum + i, lanes[1], bytes);
+  std::memcpy(sums + i, lanes[1], bytes);
 }
 
 // Updates numbers first .. last - 1; a part may begin and end within a row.

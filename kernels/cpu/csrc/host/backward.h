@@ -12,14 +12,28 @@ namespace kgfast {
 struct ScoreGradient {
   const float* data;
   int64_t crop_stride, row_stride, column_stride;
-  const int64_t* widths;  // [C] crop widths, in any order
+  const int64_t* widths;  // [C] crop widths, ascending, each once
   int64_t num_crops;      // C
+};
+
+// The pairs of an index by the row that they name.
+struct RowGroups {
+  const int64_t* ids;    // [U] distinct rows of the table
+  const int64_t* order;  // [B K] positions in the index, those of ids[0] first
+  const int64_t* first;  // [U + 1]: places in `order` where the positions of an id begin
+  int64_t count;         // U
+  bool whole_table;      // true: gradients of rows are [N], by id; false: [U]
 };
 
 struct BackwardJob : Operands {
   ScoreGradient grad;
-  View grad_query;  // [B], written; no data: not computed
-  Rows grad_rows;   // gradients of rows and of their factor, written; no data: not computed
+  View grad_query;        // [B], written; no data: not computed
+  Rows grad_rows;         // gradients of rows and of their factor, written; no data: not computed
+  int64_t num_features;   // features of the widest crop
+  bool adds_to_rows;      // without an index: grad_rows (float32) holds a gradient already
+  const int64_t* index;   // [B, K] rows that each query names
+  int64_t per_query;      // K; -1: all rows, without an index
+  RowGroups groups;       // of an index
 };
 
 // Features [feature, feature + count) of the gradients; no crop ends inside.
@@ -33,7 +47,6 @@ std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t widt
 
 // The gradients of the scores of all queries with all rows.
 struct PairwiseBackwardJob : BackwardJob {
-  bool adds_to_rows;  // grad_rows (float32) holds a gradient already
   const FeatureBlock* blocks;
   int64_t num_blocks;
   int64_t num_slices;              // slices of the features: some blocks each
@@ -54,22 +67,8 @@ struct SliceShape {
   int width, blocks, floats;
 };
 
-// The pairs of an index by the row that they name.
-struct RowGroups {
-  const int64_t* ids;    // [U] distinct rows of the table
-  const int64_t* order;  // [B K] positions in the index, those of ids[0] first
-  const int64_t* first;  // [U + 1]: places in `order` where the positions of an id begin
-  int64_t count;         // U
-  bool whole_table;      // true: gradients of rows are [N], by id; false: [U]
-};
-
 // The gradients of the scores of rows that each query names by an index.
 struct IndexedBackwardJob : BackwardJob {
-  const int64_t* index;  // [B, K]
-  int64_t per_query;     // K
-  int64_t num_features;  // features of the widest crop
-  const int64_t* widths;  // [C] crop widths, ascending, each once
-  RowGroups groups;
   const float* turned;  // [B][planes][padded]: queries turned for scoring rows, or nullptr
 };
 
@@ -78,14 +77,23 @@ struct BackwardKernels {
   void (*backward_slice)(const PairwiseBackwardJob&, int64_t slice, int64_t range, BackwardWorker&);
   // Adds the gradients of queries in one slice by all ranges, in the order of the ranges.
   void (*add_ranges)(const PairwiseBackwardJob&, int64_t slice);
-  int64_t (*scratch)(ScoreId, int64_t num_features);  // floats of `scratch` below
+  // Scratch: a padded query's values, its sums, and their second level.
   void (*turn)(const IndexedBackwardJob&, int64_t row, float* out);
   void (*query)(const IndexedBackwardJob&, int64_t row, float* scratch);
   void (*row)(const IndexedBackwardJob&, int64_t position, float* scratch);
 };
 
+// Ranges of the terms of long sums.
+struct TermRanges {
+  int64_t size, count;
+};
+
+// Cuts `terms` into at most `wanted` ranges, of whole units and of at least `least` terms, whose
+// sums take at most 16 MiB. Facts of the shape alone decide, so threads change no sum.
+TermRanges term_ranges(int64_t terms, int64_t wanted, int64_t range_bytes, int64_t least,
+                       int64_t unit);
+
 // Computes the gradients; returns true if interrupted.
-bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job);
-bool indexed_backward(const Execution& execution, IndexedBackwardJob& job);
+bool backward(const Execution& execution, const BackwardJob& job);
 
 }  // namespace kgfast

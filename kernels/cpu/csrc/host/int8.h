@@ -75,8 +75,6 @@ struct Int8Tier {
   // Packs a panel for this call, or of an index, and notes rows that are not finite.
   void (*pack_words)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
-  // Notes rows that are not finite, of a panel that was packed before.
-  void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
   void (*sweep_panel)(const Int8Job&, const Int8Panel&, Worker&);
   // Writes the float32 products of pairs, each with both sums of squares. Scratch: two rows.
   void (*near)(const SweepJob&, const Pair*, int64_t count, float* scratch, float* out);

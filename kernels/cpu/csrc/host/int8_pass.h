@@ -19,7 +19,7 @@ class Int8Pass {
  public:
   // `k`: the best k are wanted, whose survivors cost a part of the saving; 0: none.
   Int8Pass(const Execution& execution, const SweepJob& job, int64_t k)
-      : tier_(execution.may_use(Tier::int8) ? int8_tier_of(execution.isa) : nullptr),
+      : tier_(execution.may_use(Tier::int8) ? execution.isa.int8 : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         ready_(job.packed.features == features_ && !job.has_subset ? job.packed.int8 : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes}) *
@@ -56,7 +56,6 @@ class Int8Pass {
       if (ready_) {
         const char* packed = ready_ + panel * int8_panel_bytes(features_);
         const bool is_last = at + kInt8Candidates >= job.num_candidates;
-        tier_->check_panel(job, panel, packed, worker);
         const char* next = packed + (is_last ? 0 : int8_panel_bytes(features_));
         tier_->sweep_panel(job_, {panel, packed, next, memory}, worker);
       } else {

@@ -37,11 +37,11 @@ struct ScoreFacts {
 // memory where they are not packed. The numbers are finite and have no factor.
 struct Packed {
   int64_t features;
-  const float* panels;  // [panels][features][planes][lanes]
-  const float* norms;   // [panels]: upper bounds on the norms of all features
-  const char* bytes;    // panels of byte_rows.h beside float32 panels, or nullptr
-  float scale;          // scale of `bytes`
-  const char* int8;     // panels of int8.h, or nullptr
+  float* panels;  // [panels][features][planes][lanes]
+  float* norms;   // [panels]: upper bounds on the norms of all features
+  char* bytes;    // panels of byte_rows.h beside float32 panels, or nullptr
+  float scale;    // scale of `bytes`
+  char* int8;     // panels of int8.h, or nullptr
 };
 
 // Queries and candidates, which Python has checked.
@@ -229,7 +229,7 @@ struct Isa {
   const ProductKernels* product;
   const TrainingKernels* training;
   const ByteTier* bytes;  // nullptr where the instruction set lacks the tier
-  const Int8Tier* int8;   // likewise; AVX-512 has int8_tier_of(isa)
+  const Int8Tier* int8;   // likewise
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves
@@ -243,8 +243,18 @@ constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock
 extern const Isa *const baseline_isa, *const avx2_isa, *const avx512_isa, *const neon_isa;
 extern const Int8Tier* const avx512vnni_int8_tier;  // beside AVX-512
 
-// Returns the fastest int8 tier of this machine and build beside an instruction set that find_isa
-// returned, or nullptr.
-const Int8Tier* int8_tier_of(const Isa& isa);
+namespace {
+
+inline int64_t candidate_of(const SweepJob& job, int64_t position) {
+  return job.candidate_ids ? job.candidate_ids[position] : position;
+}
+
+inline float limit_of(const SweepJob& job, int64_t row) {
+  float limit;
+  __atomic_load(job.limits + row, &limit, __ATOMIC_RELAXED);
+  return limit;
+}
+
+}  // namespace
 
 }  // namespace kgfast

@@ -68,50 +68,43 @@ inline const T* run_at(const View& view, int64_t row, int plane, int64_t feature
          feature * view.step;
 }
 
-// Both read `count` features of one plane of a row; load_floats says whether one is not finite.
-template <class T>
-inline bool load_floats_as(const View& view, int64_t row, int plane, int64_t feature, int64_t count,
-                           float* out) {
-  const T* from = run_at<T>(view, row, plane, feature);
-  int bad = 0;
-  if (view.step == 1) {
-    for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i]);
-    for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i * view.step]);
-    for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i * view.step]);
+// Calls call(T{}) with the type of a dtype's numbers.
+template <class F>
+__attribute__((always_inline)) inline auto with_dtype(DType dtype, F&& call) {
+  switch (dtype) {
+    case DType::f16: return call(Half{});
+    case DType::bf16: return call(BFloat{});
+    case DType::f64: return call(double{});
+    default: return call(float{});
   }
-  return bad != 0;
 }
 
-template <class T>
-inline void load_doubles_as(const View& view, int64_t row, int plane, int64_t feature,
-                            int64_t count, double* out) {
-  const T* from = run_at<T>(view, row, plane, feature);
-  if (view.step == 1)
-    for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i]);
-  else
-    for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i * view.step]);
-}
-
+// Both read `count` features of one plane of a row; load_floats says whether one is not finite.
 __attribute__((noinline)) bool load_floats(const View& view, int64_t row, int plane,
                                            int64_t feature, int64_t count, float* out) {
-  switch (view.dtype) {
-    case DType::f16: return load_floats_as<Half>(view, row, plane, feature, count, out);
-    case DType::bf16: return load_floats_as<BFloat>(view, row, plane, feature, count, out);
-    case DType::f64: return load_floats_as<double>(view, row, plane, feature, count, out);
-    default: return load_floats_as<float>(view, row, plane, feature, count, out);
-  }
+  return with_dtype(view.dtype, [&](auto zero) {
+    const auto* from = run_at<decltype(zero)>(view, row, plane, feature);
+    int bad = 0;
+    if (view.step == 1) {
+      for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i]);
+      for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i * view.step]);
+      for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i * view.step]);
+    }
+    return bad != 0;
+  });
 }
 
 __attribute__((noinline)) void load_doubles(const View& view, int64_t row, int plane,
                                             int64_t feature, int64_t count, double* out) {
-  switch (view.dtype) {
-    case DType::f16: return load_doubles_as<Half>(view, row, plane, feature, count, out);
-    case DType::bf16: return load_doubles_as<BFloat>(view, row, plane, feature, count, out);
-    case DType::f64: return load_doubles_as<double>(view, row, plane, feature, count, out);
-    default: return load_doubles_as<float>(view, row, plane, feature, count, out);
-  }
+  with_dtype(view.dtype, [&](auto zero) {
+    const auto* from = run_at<decltype(zero)>(view, row, plane, feature);
+    if (view.step == 1)
+      for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i * view.step]);
+  });
 }
 
 }  // namespace

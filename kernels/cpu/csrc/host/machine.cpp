@@ -4,9 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
-
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -43,22 +41,23 @@ X86 probe_x86() {
 X86 probe_x86() { return {}; }
 #endif
 
-// Instruction sets of this machine and build, best first, with the int8 tier beside each.
-using Machine = std::vector<std::pair<const Isa*, const Int8Tier*>>;
-
-// Asks the processor, and picks its kernels. No other function reads the tables of instruction
-// sets, so that no kernel runs without its instructions.
-const Machine& machine() {
-  static const Machine picked = [] {
+// Asks the processor, and picks the instruction sets of this machine and build, best first. No
+// other function reads the tables of instruction sets, so that no kernel runs without its
+// instructions.
+const std::vector<Isa>& machine() {
+  static const std::vector<Isa> picked = [] {
     const X86 has = probe_x86();
-    Machine usable;
-    const Int8Tier* of_avx2 = has.avx2 && avx2_isa ? avx2_isa->int8 : nullptr;
-    const bool has_vnni = has.avx512vnni && avx512vnni_int8_tier;
-    if (has.avx512 && avx512_isa)
-      usable.emplace_back(avx512_isa, has_vnni ? avx512vnni_int8_tier : of_avx2);
-    if (has.avx2 && avx2_isa) usable.emplace_back(avx2_isa, of_avx2);
-    if (neon_isa) usable.emplace_back(neon_isa, neon_isa->int8);
-    usable.emplace_back(baseline_isa, nullptr);
+    std::vector<Isa> usable;
+    if (has.avx512 && avx512_isa) {
+      usable.push_back(*avx512_isa);
+      if (has.avx512vnni && avx512vnni_int8_tier)
+        usable[0].int8 = avx512vnni_int8_tier;
+      else if (has.avx2 && avx2_isa)
+        usable[0].int8 = avx2_isa->int8;
+    }
+    if (has.avx2 && avx2_isa) usable.push_back(*avx2_isa);
+    if (neon_isa) usable.push_back(*neon_isa);
+    usable.push_back(*baseline_isa);
     return usable;
   }();
   return picked;
@@ -72,8 +71,8 @@ void throw_unknown_score(ScoreId score) {
 
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
-  for (const auto& [isa, tier] : machine())
-    if (any || !std::strcmp(name, isa->name)) return isa;
+  for (const Isa& isa : machine())
+    if (any || !std::strcmp(name, isa.name)) return &isa;
   return nullptr;
 }
 
@@ -81,13 +80,7 @@ unsigned find_tiers(const Isa& isa) {
   const auto bit = [](Tier tier, const void* kernels) {
     return kernels ? static_cast<unsigned>(tier) : 0u;
   };
-  return bit(Tier::int8, int8_tier_of(isa)) | bit(Tier::bytes, isa.bytes);
-}
-
-const Int8Tier* int8_tier_of(const Isa& isa) {
-  for (const auto& [known, tier] : machine())
-    if (known == &isa) return tier;
-  return nullptr;
+  return bit(Tier::int8, isa.int8) | bit(Tier::bytes, isa.bytes);
 }
 
 }  // namespace kgfast

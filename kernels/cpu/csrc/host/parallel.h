@@ -30,52 +30,34 @@ inline int threads_for(int64_t tasks, int threads) {
   return static_cast<int>(std::clamp<int64_t>(tasks, 1, std::max(threads, 1)));
 }
 
-// Hands out 0 .. count - 1, until someone interrupts.
-class Tasks {
- public:
-  Tasks(int64_t count, const std::function<bool()>& interrupted)
-      : count_(count), interrupted_(interrupted), asked_(Clock::now()) {}
-
-  // Returns the next task, or -1. Only worker 0, the calling thread, may ask for interruption.
-  int64_t next(int worker) {
-    if (worker == 0 && Clock::now() - asked_ > std::chrono::milliseconds(50)) {
-      if (interrupted_()) stopped_ = true;
-      asked_ = Clock::now();
-    }
-    if (stopped_) return -1;
-    const int64_t task = next_.fetch_add(1);
-    return task < count_ ? task : -1;
-  }
-  bool stopped() const { return stopped_; }
-  // Stops handing out tasks.
-  void abandon() { stopped_ = true; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const int64_t count_;
-  const std::function<bool()>& interrupted_;
-  Clock::time_point asked_;
-  std::atomic<int64_t> next_{0};
-  std::atomic<bool> stopped_{false};
-};
-
 // Never interrupts: for work that takes milliseconds.
 inline bool never() { return false; }
 
-// Runs body(worker, task) for every task; returns true if interrupted. An exception of a body ends
-// the work of all and is thrown again.
+// Runs body(worker, task) for every task; returns true if interrupted. Only worker 0, the calling
+// thread, may ask for it. An exception of a body ends the work of all, and is thrown again.
 template <class Body>
 bool parallel(int threads, int64_t count, const std::function<bool()>& interrupted, Body body) {
-  Tasks tasks(count, interrupted);
+  using Clock = std::chrono::steady_clock;
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> stopped{false};
   Pool::run(threads_for(count, threads), [&](int worker) {
+    Clock::time_point last = Clock::now();
     try {
-      for (int64_t task; (task = tasks.next(worker)) >= 0;) body(worker, task);
+      for (;;) {
+        if (worker == 0 && Clock::now() - last > std::chrono::milliseconds(50)) {
+          if (interrupted()) stopped = true;
+          last = Clock::now();
+        }
+        const int64_t task = stopped ? count : next.fetch_add(1);
+        if (task >= count) return;
+        body(worker, task);
+      }
     } catch (...) {
-      tasks.abandon();
+      stopped = true;
       throw;
     }
   });
-  return tasks.stopped();
+  return stopped;
 }
 
 // Runs body(worker, first, last) for ranges of 0 .. count - 1, of `size` each but the last.

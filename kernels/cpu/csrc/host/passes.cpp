@@ -140,7 +140,7 @@ bool find_factor_reach(SweepJob& job, int threads, const std::function<bool()>& 
     for (int64_t i = first; i < last; ++i)
       for (int64_t k = 0; k < job.num_features; k += 256) {
         const int64_t width = std::min<int64_t>(256, job.num_features - k);
-        load_floats(factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
+        load_floats(factor, candidate_of(job, i), 0, k, width, run);
         for (int64_t j = 0; j < width; ++j) {
           const uint32_t size = bit_cast<uint32_t>(run[j]) & 0x7FFFFFFF;
           const uint32_t distance = bit_cast<uint32_t>(run[j] - origin) & 0x7FFFFFFF;

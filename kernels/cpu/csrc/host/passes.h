@@ -40,22 +40,32 @@ inline bool is_ok(const SweepStatus& status) {
          status.bad_candidate == INT64_MAX && status.bad_factor == INT64_MAX;
 }
 
-// Memory that every worker of a sweep points into.
-struct WorkerMemory {
-  WorkerMemory(const PassPlan& plan, const SweepJob& job)
+// A worker and the memory that it points into. `kept`: queries with survivors.
+struct OwnedWorker {
+  OwnedWorker(const PassPlan& plan, const SweepJob& job, int64_t band_size = 0, int64_t kept = 0)
       : panel(plan.panel_floats), angles(job.angle_stride), norms(job.num_crops),
-        scratch(kCanonicalScratch), int8(plan.int8_bytes) {}
-  void lend(Worker& worker) {
+        scratch(kCanonicalScratch), int8(plan.int8_bytes), band(band_size),
+        survivors(kept * job.capacity), counts(std::max<int64_t>(kept, 1)) {
     worker.room = panel.data;
     worker.panel_angles = angles.data;
     worker.norms = norms.data;
     worker.scratch = scratch.data;
+    worker.band = band.data;
+    worker.band_capacity = band_size;
+    worker.survivors = survivors.data;
+    worker.kept = counts.data();
     worker.bad_candidate = worker.bad_factor = INT64_MAX;
+    worker.owner = this;
   }
   Buffer<float> panel, angles, norms;
   Buffer<double> scratch;
   Buffer<char> int8;
+  Buffer<Pair> band;
+  Buffer<Survivor> survivors;
+  std::vector<int64_t> counts;
+  std::vector<float> query;  // one that lists are scored with
   int64_t bad_query = INT64_MAX;
+  Worker worker{};
 };
 
 // The packed queries of one pass.

@@ -8,7 +8,6 @@
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPartialBytes = 16 << 20;  // for the sums of ranges
 constexpr int64_t kTasks = 24;               // enough to keep many threads busy to the end
 constexpr int64_t kLeastRange = 1024;
 // Bytes of the queries of one pass over scores, or of the other side of a gradient.
@@ -32,20 +31,17 @@ std::vector<FeatureBlock> strips_of(const std::vector<FeatureBlock>& runs,
   return strips;
 }
 
-// Plans blocks and, where blocks are few, ranges: by the shape alone, so threads change no sum.
+// Plans blocks and, where blocks are few, ranges.
 void plan(ProductJob& job, const ProductKernels& kernels) {
   const int64_t rows = job.out.count, terms = job.other.count;
   const ProductShape shape = kernels.shape();
   job.block = std::clamp<int64_t>(rows, 1, shape.rows);
   job.num_blocks = divide_up(rows, job.block);
   const int64_t bytes = job.num_blocks * kernels.block_floats(job) * int64_t{sizeof(float)};
-  const int64_t most =
-      std::min(divide_up(terms, kLeastRange), kPartialBytes / std::max<int64_t>(bytes, 1));
   const int64_t wanted = job.adds ? 1 : divide_up(kTasks, std::max<int64_t>(job.num_blocks, 1));
-  const int64_t ranges = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
-  const int64_t depths = divide_up(divide_up(terms, ranges), shape.depth);
-  job.range_size = std::max<int64_t>(depths, 1) * shape.depth;
-  job.num_ranges = std::max<int64_t>(1, divide_up(terms, job.range_size));
+  const TermRanges ranges = term_ranges(terms, wanted, bytes, kLeastRange, shape.depth);
+  job.range_size = ranges.size;
+  job.num_ranges = ranges.count;
 }
 
 bool run(const Execution& execution, ProductJob& job) {
@@ -108,7 +104,7 @@ bool product_scores(const Execution& execution, const ScoresJob& operands) {
   return false;
 }
 
-bool product_backward(const Execution& execution, const PairwiseBackwardJob& job) {
+bool product_backward(const Execution& execution, const BackwardJob& job) {
   const std::vector<FeatureBlock> strips =
       strips_of(feature_blocks(job.grad, INT64_MAX), execution.isa.product->shape());
   ProductJob product{};

@@ -58,6 +58,6 @@ struct ProductKernels {
 
 // Computes scores of `dot`, or their gradients; returns true if interrupted.
 bool product_scores(const Execution& execution, const ScoresJob& job);
-bool product_backward(const Execution& execution, const PairwiseBackwardJob& job);
+bool product_backward(const Execution& execution, const BackwardJob& job);
 
 }  // namespace kgfast

@@ -108,7 +108,7 @@ class Ranking : Sweeps {
     const int64_t count = job_.num_candidates;
     parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
-        check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
+        check_candidate(job_, candidate_of(job_, i),
                         &owned.worker.bad_candidate, &owned.worker.bad_factor);
     });
   }

@@ -17,7 +17,7 @@ constexpr int64_t kBlockQueries = 64;
 
 // Scores all rows by the panels of the sweep.
 bool score_panels(const Execution& execution, const ScoresJob& operands) {
-  PanelJob job{begin_sweep(execution.isa, operands), operands.crops.slots, operands.out};
+  PanelJob job{begin_sweep(execution.isa, operands), operands.out};
   std::vector<Crop> crops;
   for (int64_t i = 0; i < operands.crops.count; ++i)
     crops.push_back({operands.crops.widths[i], 0.0f});
@@ -33,12 +33,8 @@ bool score_panels(const Execution& execution, const ScoresJob& operands) {
   const int64_t step = std::max<int64_t>(tiles, 8) * tile;
   const int64_t fit = kScratchBytes / (plan.panel_floats * int64_t{sizeof(float)});
   const int threads = threads_for(std::min(plan.panels * pieces, fit), execution.threads);
-  std::vector<std::unique_ptr<WorkerMemory>> memory;
-  std::vector<Worker> workers(threads);
-  for (Worker& worker : workers) {
-    memory.push_back(std::make_unique<WorkerMemory>(plan, job));
-    memory.back()->lend(worker);
-  }
+  std::vector<std::unique_ptr<OwnedWorker>> workers;
+  for (int i = 0; i < threads; ++i) workers.push_back(std::make_unique<OwnedWorker>(plan, job));
   std::vector<int64_t> ids(count);
   std::iota(ids.begin(), ids.end(), 0);
   PackedQueries packed;
@@ -53,39 +49,27 @@ bool score_panels(const Execution& execution, const ScoresJob& operands) {
       some.query_ids += first;
       some.packed_queries += first * job.num_features * job.facts.query_planes;
       some.num_queries = std::min(step, job.num_queries - first);
-      execution.isa.scores->panel(some, task / parts, workers[worker]);
+      execution.isa.scores->panel(some, task / parts, workers[worker]->worker);
     };
     if (parallel(threads, plan.panels * parts, execution.interrupted, score)) return true;
   }
   return false;
 }
 
-// Scores each query with the rows that it names.
-bool score_indexed(const Execution& execution, const ScoresJob& job) {
+// Scores each query with the rows that it names; or with all rows, for an rscf score, which has no
+// panels: a task's rows stay in the cache for some queries.
+bool score_in_place(const Execution& execution, const ScoresJob& job) {
   const ScoresKernels& kernels = *execution.isa.scores;
-  const int64_t parts = divide_up(job.per_query, kPairsPerTask);
-  return parallel_with_scratch(
-      execution, job.query.count * parts, kernels.query_floats(job.score, job.num_features),
-      [&](int64_t task, float* scratch) {
-        const int64_t first = task % parts * kPairsPerTask;
-        kernels.indexed(job, task / parts, first, std::min(first + kPairsPerTask, job.per_query),
-                        scratch);
-      });
-}
-
-// Scores all rows by an rscf score, which has no panels: a task's rows stay in the cache for some
-// queries.
-bool score_blocks(const Execution& execution, const ScoresJob& job) {
-  const ScoresKernels& kernels = *execution.isa.scores;
-  const int64_t floats = kernels.query_floats(job.score, job.num_features);
-  const int64_t step =
-      std::max<int64_t>(kBlockBytes / int64_t{sizeof(float)} / floats / 4 * 4, 4);
-  const int64_t blocks = divide_up(job.per_query, step);
-  const int64_t parts = divide_up(job.query.count, kBlockQueries);
+  const int planes = execution.isa.facts(job.score).query_planes;
+  const int64_t floats = planes * padded_features(job.num_features);
+  const int64_t fit = kBlockBytes / int64_t{sizeof(float)} / floats / 4 * 4;
+  const int64_t step = job.index ? kPairsPerTask : std::max<int64_t>(fit, 4);
+  const int64_t queries = job.index ? 1 : kBlockQueries, blocks = divide_up(job.per_query, step);
+  const int64_t parts = divide_up(job.query.count, queries);
   return parallel_with_scratch(
       execution, blocks * parts, floats, [&](int64_t task, float* scratch) {
-        const int64_t first = task / parts * step, row = task % parts * kBlockQueries;
-        for (int64_t i = row; i < std::min(row + kBlockQueries, job.query.count); ++i)
+        const int64_t first = task / parts * step, row = task % parts * queries;
+        for (int64_t i = row; i < std::min(row + queries, job.query.count); ++i)
           kernels.indexed(job, i, first, std::min(first + step, job.per_query), scratch);
       });
 }
@@ -94,9 +78,8 @@ bool score_blocks(const Execution& execution, const ScoresJob& job) {
 
 bool scores(const Execution& execution, const ScoresJob& job) {
   if (!job.query.count || !job.per_query) return false;
-  if (job.index) return score_indexed(execution, job);
   const ScoreFacts facts = execution.isa.facts(job.score);
-  if (facts.is_rscf) return score_blocks(execution, job);
+  if (job.index || facts.is_rscf) return score_in_place(execution, job);
   if (facts.terms == Terms::products) return product_scores(execution, job);
   return score_panels(execution, job);
 }

@@ -5,9 +5,20 @@
 
 namespace kgfast {
 
+constexpr int64_t kRun = 128;  // features converted at a time
+
+namespace {
+
+// Returns the features of a padded plane: whole runs, and a cache line more, so that planes of 2^n
+// features do not meet in the same sets of the cache.
+inline int64_t padded_features(int64_t features) {
+  return (features + kRun - 1) / kRun * kRun + 16;
+}
+
+}  // namespace
+
 struct CropList {
   const int64_t* widths;  // [C] ascending, each once
-  const int64_t* slots;   // [C] which matrix of the result a crop fills
   int64_t count;          // C
 };
 
@@ -16,20 +27,18 @@ struct ScoresJob : Operands {
   const int64_t* index;  // [B, K] rows of the table; nullptr: place k of every query is row k
   int64_t per_query;     // K
   const float* bias;     // [N] or nullptr
-  float* out;            // [*, B, K]
+  float* out;            // [C, B, K]
   int64_t num_features;  // features of the widest crop
 };
 
 // Scores of queries with all rows, panel by panel.
 struct PanelJob : SweepJob {
-  const int64_t* slots;  // [C]
-  float* out;            // [*, B, N]
+  float* out;  // [C, B, N]
 };
 
 struct ScoresKernels {
   void (*panel)(const PanelJob&, int64_t panel, Worker&);  // scores a panel with a pass of queries
-  int64_t (*query_floats)(ScoreId, int64_t num_features);  // floats of a query held as float32
-  // Scores query `row` with its places [first, last); scratch: one query.
+  // Scores query `row` with its places [first, last); scratch: a padded query.
   void (*indexed)(const ScoresJob&, int64_t row, int64_t first, int64_t last, float* scratch);
   // Writes the sum of squares of each row.
   void (*squares)(const Rows&, const int64_t* ids, int64_t count, int64_t features, float* out);

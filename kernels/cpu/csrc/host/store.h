@@ -36,32 +36,23 @@ inline void from_float(float x, Half& to) {
 #endif
 }
 
-template <class T>
-inline void store_floats_as(const View& view, int64_t row, int plane, int64_t feature,
-                            int64_t count, const float* from) {
-  T* to = const_cast<T*>(run_at<T>(view, row, plane, feature));
-  if (view.step == 1)
-    for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i]);
-  else
-    for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i * view.step]);
-}
-
 __attribute__((noinline)) void store_floats(const View& view, int64_t row, int plane,
                                             int64_t feature, int64_t count, const float* from) {
-  switch (view.dtype) {
-    case DType::f16: return store_floats_as<Half>(view, row, plane, feature, count, from);
-    case DType::bf16: return store_floats_as<BFloat>(view, row, plane, feature, count, from);
-    case DType::f64: return store_floats_as<double>(view, row, plane, feature, count, from);
-    default: return store_floats_as<float>(view, row, plane, feature, count, from);
-  }
+  with_dtype(view.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* to = const_cast<T*>(run_at<T>(view, row, plane, feature));
+    if (view.step == 1)
+      for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i * view.step]);
+  });
 }
 
 inline void load_plane(const Rows& rows, int64_t row, int plane, int64_t feature, int64_t count,
                        float* out) {
-  if (plane < rows.planes)
-    load_floats(rows.view, row, plane, feature, count, out);
-  else
-    load_floats(rows.factor, row, 0, feature, count, out);
+  const bool in_view = plane < rows.planes;
+  const View& view = in_view ? rows.view : rows.factor;
+  if (view.data) load_floats(view, row, in_view ? plane : 0, feature, count, out);
 }
 
 inline void store_plane(const Rows& rows, int64_t row, int plane, int64_t feature, int64_t count,

@@ -27,12 +27,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-float limit_of(const SweepJob& job, int64_t position) {
-  float limit;
-  __atomic_load(job.limits + position, &limit, __ATOMIC_RELAXED);
-  return limit;
-}
-
 // Lowers a limit, which other workers may lower at the same time, and which never rises.
 void lower_limit(const SweepJob& job, int64_t position, float limit) {
   float seen = limit_of(job, position);
@@ -100,7 +94,7 @@ void keep_lanes(const SweepJob& job, int64_t position, int64_t first, uint64_t o
   const FloatMode mode(FloatMode::kIeee);  // the sweep flushes denormals
   for (; open; open &= open - 1) {
     const int lane = __builtin_ctzll(open);
-    const int64_t candidate = job.candidate_ids ? job.candidate_ids[first + lane] : first + lane;
+    const int64_t candidate = candidate_of(job, first + lane);
     const float low = std::isnan(lows[lane]) ? -kInfinity : lows[lane];
     const float high = std::isnan(highs[lane]) ? kInfinity : highs[lane];
     if (low > limit_of(job, position)) continue;

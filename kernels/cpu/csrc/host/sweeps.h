@@ -41,25 +41,6 @@ class Bias {
   double largest_ = 0.0, magnitude_ = 0.0;
 };
 
-// A worker and the memory that it points into.
-struct OwnedWorker : WorkerMemory {
-  OwnedWorker(const PassPlan& plan, const SweepJob& job, int64_t band_size, int64_t kept)
-      : WorkerMemory(plan, job), band(band_size), survivors(kept * job.capacity),
-        counts(std::max<int64_t>(kept, 1)) {
-    lend(worker);
-    worker.band = band.data;
-    worker.band_capacity = band_size;
-    worker.survivors = survivors.data;
-    worker.kept = counts.data();
-    worker.owner = this;
-  }
-  Buffer<Pair> band;
-  Buffer<Survivor> survivors;
-  std::vector<int64_t> counts;
-  std::vector<float> query;  // one that lists are scored with
-  Worker worker{};
-};
-
 class Sweeps {
  protected:
   // `lists`: the candidates of each query, each once; or no memory.
@@ -161,7 +142,6 @@ class Sweeps {
   // notes rows that are not finite. NaNs where no bound holds.
   void find_costs(OwnedWorker& owned, int64_t crop, int64_t query, const int64_t* ids,
                   int64_t count, float* lows, float* highs) const {
-    constexpr int64_t slot = 0;
     const ErrorBound& bound = list_bounds_[crop];
     const int64_t features = crops_[crop].end;
     const double terms = static_cast<double>(features + kWidestVector);
@@ -171,13 +151,13 @@ class Sweeps {
     const double base = (bound.absolute + bound.per_query * of_query + 0x1p-120) * up;
     const double slope = (bound.per_pair * of_query + bound.per_norm) * up;
     float scores[kPairsAtOnce], squares[kPairsAtOnce] = {};
-    owned.query.resize(isa_.scores->query_floats(job_.score, features));
+    owned.query.resize(job_.facts.query_planes * padded_features(features));
     ScoresJob job{};
     static_cast<Operands&>(job) = job_;
     job.query.data += query * job.query.row_stride * size_of(job.query.dtype);
     job.query.count = 1;
     job.num_features = features;
-    job.crops = {&features, &slot, 1};
+    job.crops = {&features, 1};
     job.index = ids;
     job.per_query = count;
     job.out = scores;

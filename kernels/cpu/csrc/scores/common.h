@@ -1,7 +1,9 @@
 // Base and helpers of the functors of all scores.
 #pragma once
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <cstring>
 
 #include "host/job.h"
 
@@ -21,6 +23,8 @@ struct RealRows {
   static constexpr float grad_scale = 1.0f;  // scale of the g that `backward` is given
   static constexpr bool is_rscf = false, has_factor = false, has_phase = false;
   static constexpr bool has_near = false;  // `backward` has a faster way for usual numbers (Near)
+  static V finish(V sum) { return sum; }
+  static double score(double sum) { return -sum; }
 };
 
 // Numbers met by a way that takes them to be usual.
@@ -45,6 +49,44 @@ inline V squared_modulus(V* x, V* y, Extremes* met) {
   met->least = Simd::min(met->least, square);
   met->most = Simd::max(met->most, square);
   return square;
+}
+
+// Loads up to W floats, padded with zeros.
+__attribute__((always_inline)) inline V load_lanes(const float* from, int64_t count) {
+  if (count >= Simd::W) return Simd::load(from);
+  alignas(64) float lanes[Simd::W] = {};
+  std::memcpy(lanes, from, sizeof(float) * count);
+  return Simd::load(lanes);
+}
+
+// Stores the first `count` floats of a vector, or all.
+__attribute__((always_inline)) inline void store_lanes(float* to, V v, int64_t count) {
+  if (count >= Simd::W) return Simd::store(to, v);
+  float lanes[Simd::W];
+  Simd::store(lanes, v);
+  if (count > 0) std::memcpy(to, lanes, sizeof(float) * count);
+}
+
+inline float sum_of(V x) {  // by a tree
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(x);
+#else
+  alignas(64) float lanes[Simd::W];
+  Simd::store(lanes, x);
+  for (int half = Simd::W / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+#endif
+}
+
+inline float most_of(V x) {  // no number is a NaN
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
+  alignas(64) float lanes[Simd::W];
+  Simd::store(lanes, x);
+  return *std::max_element(lanes, lanes + Simd::W);
+#endif
 }
 
 template <class Score>

@@ -15,19 +15,14 @@ namespace {
 
 // The largest |x| that each pair of polynomials serves; beyond, whole turns are taken off.
 constexpr float kSmallAngle = 0.9f, kHalfTurn = 3.2f;
-constexpr float kWholeNumbers = 0x1.8p23f;  // adding this rounds to whole numbers
-
-struct Turn {
-  V cosine, sine;
-};
 
 enum class Angles { small, half_turn, any };
 
 // Returns e^{ix} with errors up to 2^-15 + 5 u |x|: minimax polynomials by Remez's algorithm.
 template <Angles range>
-inline Turn turn_by(V x) {
+inline Phasor turn_by(V x) {
   if constexpr (range == Angles::any) {
-    const V whole = Simd::set1(kWholeNumbers);
+    const V whole = Simd::set1(kWholes);
     const V n = Simd::sub(Simd::fma(x, Simd::set1(0x1.45f306p-3f), whole), whole);
     x = Simd::minus_product(n, Simd::set1(0x1.921fb6p2f), x);
     x = Simd::minus_product(n, Simd::set1(-0x1.777a5cp-23f), x);
@@ -72,12 +67,11 @@ struct SweptRotate : RealRows {
   }
   template <Angles range>
   static V add_turned(V sum, const V* q, const V* c) {
-    const Turn turn = turn_by<range>(Simd::mul(q[4], c[2]));
+    const Phasor turn = turn_by<range>(Simd::mul(q[4], c[2]));
     const V re = Simd::minus_product(q[1], turn.sine, Simd::mul(q[0], turn.cosine));
     const V im = Simd::fma(q[1], turn.cosine, Simd::mul(q[0], turn.sine));
     return add_modulus(sum, re, im, q, c);
   }
-  static V finish(V sum) { return sum; }
 
   // Prepares one feature of a query when the query is packed.
   static void prepare(double* q) {
@@ -96,7 +90,6 @@ struct SweptRotate : RealRows {
     const double x = re - q[2] * c[0], y = im - q[3] * c[1];
     return std::sqrt(x * x + y * y);
   }
-  static double score(double sum) { return -sum; }
 };
 
 template <class Score, Angles range>
@@ -106,7 +99,8 @@ struct Within : Score {
   }
 };
 
-// Shared part of rscf_l1 and rscf_l2, e = q + a b - w c. Planes: [q, w, a] and [c, b].
+// The difference of rscf_l1 and rscf_l2, e = q + a b - w c. Planes: [q, w, a] and [c, b].
+// 3 instructions, 2 without a factor.
 template <bool Factor>
 struct SweptReal : RealRows {
   static constexpr int planes = Factor ? 2 : 1, query_planes = Factor ? 3 : 2;
@@ -120,6 +114,9 @@ struct SweptReal : RealRows {
     if constexpr (Factor) return (q[0] + q[2] * c[1]) - q[1] * c[0];
     return q[0] - q[1] * c[0];
   }
+  static void backward_by_product(V g, V e, const V* q, const V* c, V* dq, V* dc) {
+    backward_by(Simd::mul(g, e), q, c, dq, dc);
+  }
   static void backward_by(V x, const V* q, const V* c, V* dq, V* dc) {
     dq[0] = Simd::sub(dq[0], x);
     dq[1] = Simd::fma(x, c[0], dq[1]);
@@ -129,46 +126,6 @@ struct SweptReal : RealRows {
       dc[1] = Simd::minus_product(x, q[2], dc[1]);
     }
   }
-};
-
-// sum_d |e_d|.  4 instructions, 3 without a factor.
-template <bool Factor>
-struct SweptL1 : SweptReal<Factor> {
-  using Base = SweptReal<Factor>;
-  static constexpr ScoreId id{Factor ? 5 : -5};
-  static constexpr Terms terms = Terms::magnitudes;
-  static V add(V sum, const V* q, const V* c) {
-    return Simd::add(sum, Simd::abs(Base::difference(q, c)));
-  }
-  static V finish(V sum) { return sum; }
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
-    Base::backward_by(Simd::signed_by(g, Base::difference(q, c)), q, c, dq, dc);
-  }
-  static double term(const double* q, const double* c) {
-    return std::fabs(Base::exact_difference(q, c));
-  }
-  static double score(double sum) { return -sum; }
-};
-
-// sqrt(sum_d e_d^2).  3 instructions, 2 without a factor; the root once a pair.
-template <bool Factor>
-struct SweptL2 : SweptReal<Factor> {
-  using Base = SweptReal<Factor>;
-  static constexpr ScoreId id{Factor ? 6 : -6};
-  static constexpr Terms terms = Terms::squares;
-  static V add(V sum, const V* q, const V* c) {
-    const V x = Base::difference(q, c);
-    return Simd::fma(x, x, sum);
-  }
-  static V finish(V sum) { return Simd::sqrt(sum); }
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
-    Base::backward_by(Simd::mul(g, Base::difference(q, c)), q, c, dq, dc);
-  }
-  static double term(const double* q, const double* c) {
-    const double x = Base::exact_difference(q, c);
-    return x * x;
-  }
-  static double score(double sum) { return -std::sqrt(sum); }
 };
 
 // rscf_rotate of pairwise and indexed pairs, which turns a query by e^{ia} beforehand (phase.h).

@@ -18,7 +18,6 @@ struct Dot : RealRows {
   static constexpr int tile_queries = Simd::W == 16 ? 8 : 4, vectors = Simd::W == 16 ? 3 : 2;
   static constexpr float query_sign = -1.0f;
   static V add(V sum, const V* q, const V* c) { return Simd::fma(q[0], c[0], sum); }
-  static V finish(V sum) { return sum; }
   static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
     dq[0] = Simd::fma(g, c[0], dq[0]);
     dc[0] = Simd::fma(g, q[0], dc[0]);
@@ -27,43 +26,63 @@ struct Dot : RealRows {
   static double score(double sum) { return sum; }
 };
 
-// sum_d |q_d - c_d|.  3 instructions.
-struct L1 : RealRows {
-  static constexpr ScoreId id{1};
-  static constexpr Terms terms = Terms::magnitudes;
-  static V add(V sum, const V* q, const V* c) {
-    return Simd::add(sum, Simd::abs(Simd::sub(q[0], c[0])));
+// e = q - c.  1 instruction.
+struct Difference : RealRows {
+  static V difference(const V* q, const V* c) { return Simd::sub(q[0], c[0]); }
+  static double exact_difference(const double* q, const double* c) { return q[0] - c[0]; }
+  // Adds the gradients of a score whose slope by -e is x, or g e.
+  static void backward_by(V x, const V*, const V*, V* dq, V* dc) {
+    dq[0] = Simd::sub(dq[0], x);
+    dc[0] = Simd::add(dc[0], x);
   }
-  static V finish(V sum) { return sum; }
-  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
-    const V w = Simd::signed_by(g, Simd::sub(q[0], c[0]));
-    dq[0] = Simd::sub(dq[0], w);
-    dc[0] = Simd::add(dc[0], w);
+  static void backward_by_product(V g, V e, const V*, const V*, V* dq, V* dc) {
+    dq[0] = Simd::minus_product(g, e, dq[0]);
+    dc[0] = Simd::fma(g, e, dc[0]);
   }
-  static double term(const double* q, const double* c) { return std::fabs(q[0] - c[0]); }
-  static double score(double sum) { return -sum; }
 };
 
-// sqrt(sum_d (q_d - c_d)^2).  2 instructions; the root once a pair.
-struct L2 : RealRows {
-  static constexpr ScoreId id{2};
+// sum_d |e_d|.  2 instructions.
+template <class Base, int number>
+struct Magnitudes : Base {
+  static constexpr ScoreId id{number};
+  static constexpr Terms terms = Terms::magnitudes;
+  static V add(V sum, const V* q, const V* c) {
+    return Simd::add(sum, Simd::abs(Base::difference(q, c)));
+  }
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
+    Base::backward_by(Simd::signed_by(g, Base::difference(q, c)), q, c, dq, dc);
+  }
+  static double term(const double* q, const double* c) {
+    return std::fabs(Base::exact_difference(q, c));
+  }
+};
+
+// sqrt(sum_d e_d^2).  1 instruction; the root once a pair.
+template <class Base, int number>
+struct Squares : Base {
+  static constexpr ScoreId id{number};
   static constexpr Terms terms = Terms::squares;
   static V add(V sum, const V* q, const V* c) {
-    const V x = Simd::sub(q[0], c[0]);
+    const V x = Base::difference(q, c);
     return Simd::fma(x, x, sum);
   }
   static V finish(V sum) { return Simd::sqrt(sum); }
   static void backward(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
-    const V x = Simd::sub(q[0], c[0]);
-    dq[0] = Simd::minus_product(g, x, dq[0]);
-    dc[0] = Simd::fma(g, x, dc[0]);
+    Base::backward_by_product(g, Base::difference(q, c), q, c, dq, dc);
   }
   static double term(const double* q, const double* c) {
-    const double x = q[0] - c[0];
+    const double x = Base::exact_difference(q, c);
     return x * x;
   }
   static double score(double sum) { return -std::sqrt(sum); }
 };
+
+using L1 = Magnitudes<Difference, 1>;
+using L2 = Squares<Difference, 2>;
+template <bool Factor>
+using SweptL1 = Magnitudes<SweptReal<Factor>, Factor ? 5 : -5>;
+template <bool Factor>
+using SweptL2 = Squares<SweptReal<Factor>, Factor ? 6 : -6>;
 
 // sum_k |q_k - c_k|, complex.  5 instructions and a reciprocal square root.
 struct Rotate : RealRows {
@@ -75,7 +94,6 @@ struct Rotate : RealRows {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
     return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
-  static V finish(V sum) { return sum; }
   static constexpr bool has_near = true;
   template <bool Near>
   static void backward(V g, const V* q, const V* c, V* dq, V* dc, Extremes* met) {
@@ -90,7 +108,6 @@ struct Rotate : RealRows {
     const double x = q[0] - c[0], y = q[1] - c[1];
     return std::sqrt(x * x + y * y);
   }
-  static double score(double sum) { return -sum; }
 };
 
 template <class Score, class... Others, class F>
