@@ -11,9 +11,9 @@ from torch import Tensor
 from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import Queries, between
 from kgfast.eval.rows import RowReader
-from kgfast.eval.sources import CandidateSource, Crops, Located
+from kgfast.eval.sources import CandidateSource, Crops
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Lists, Prepared
+from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
@@ -91,7 +91,7 @@ class InRows(CandidateSource):
 
         return self.reader.blocks(is_needed)
 
-    def _located(self, queries: Queries, block: Any) -> Located | None:
+    def _located(self, queries: Queries, block: Any) -> tuple[Operands, Queries] | None:
         targets, known, lists = queries.targets, queries.known, queries.lists
         if lists is not None:
             candidates = self._made(self.table.rows(block), block)
@@ -114,7 +114,8 @@ class InRows(CandidateSource):
             before = torch.nn.functional.pad((places >= 0).cumsum(0), (1, 0))
             indptr, places = before[known.indptr], places[places >= 0]
             known = Known(indptr.to(self.device), places.to(self.device))
-        return Located(self._operands(queries, candidates), targets, known, lists)
+        here = replace(queries, targets=targets, known=known, lists=lists)
+        return self._operands(queries, candidates), here
 
     def _places(self, block: RowBlock | Tensor, ids: Tensor) -> Tensor:
         """Return places in a block for ids of the whole table; -1 for ids of other blocks."""

@@ -48,9 +48,9 @@ def own_reader(model: Any) -> "RowReader":
     _check_rows(model)
     entity = model.entity
     if isinstance(entity, Shard):
-        return RowReader.of(entity, entity.start, entity.stop)
+        return RowReader(entity, entity.start, entity.stop)
     table = TensorTable(entity.resolve_neg()) if isinstance(entity, Tensor) else as_rows(entity)
-    return RowReader.of(table, 0, len(table))
+    return RowReader(table, 0, len(table))
 
 
 def _check_rows(model: Any) -> None:
@@ -68,12 +68,7 @@ class RowReader:
     table: Rows
     start: int
     stop: int
-    block_rows: int
-
-    @classmethod
-    def of(cls, table: Rows, start: int, stop: int) -> "RowReader":
-        """Read a range of rows, whatever memory is free."""
-        return cls(table, start, stop, max(1, PART_BYTES // max(1, table.row_bytes)))
+    block_rows: int | None = None  # None: as many as PART_BYTES
 
     @property
     def is_whole(self) -> bool:
@@ -97,8 +92,9 @@ class RowReader:
         if self.in_place:
             needed = self.start < self.stop and is_needed(self.start, self.stop)
             return nullcontext(iter([self._block] if needed else []))
-        starts = range(self.start, self.stop, self.block_rows)
-        ranges = [(start, min(start + self.block_rows, self.stop)) for start in starts]
+        step = self.block_rows or max(1, PART_BYTES // max(1, self.table.row_bytes))
+        starts = range(self.start, self.stop, step)
+        ranges = [(start, min(start + step, self.stop)) for start in starts]
         ranges = [ends for ends in ranges if is_needed(*ends)]
         return prefetched(self.table, ranges)
 

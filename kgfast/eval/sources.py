@@ -7,7 +7,7 @@ own. All blocks together give the result of one sweep over the whole table.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from kgfast.eval.preparation import prepared_candidates
 from kgfast.eval.queries import CPU, Queries
 from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError
-from kgfast.kernels.operands import Above, Counts, Lists, Operands, Prepared
+from kgfast.kernels.operands import Above, Counts, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
@@ -30,15 +30,6 @@ Best = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
     """Return the operator's width of each crop; None for the whole model."""
     return {dim: None if dim is None else operator_width(model, dim) for dim in dims}
-
-
-class Located(NamedTuple):
-    """Candidates of a block, and what an operator takes besides, as places in the block."""
-
-    operands: Operands
-    targets: Any
-    known: Any
-    lists: Lists | None
 
 
 class CandidateSource(ABC):
@@ -85,8 +76,8 @@ class CandidateSource(ABC):
         Results (:class:`kgfast.eval.job.SoFar`) may have other sources of the same rows.
         """
 
-    def _located(self, queries: Queries, block: Any) -> Located | None:
-        """Return the candidates of a block; None where there are none, as of functions."""
+    def _located(self, queries: Queries, block: Any) -> tuple[Operands, Queries] | None:
+        """Return operands, and queries with places in the block as ids; None: no candidates."""
         return None
 
     def _operands(self, queries: Queries, candidates: Prepared) -> Operands:
@@ -106,21 +97,23 @@ class CandidateSource(ABC):
 
     def counts(self, queries: Queries, block: Any) -> Counts | None:
         """Count candidates that beat or equal targets, ``[C, B]``; None where there are none."""
-        here = self._located(queries, block)
-        if here is None:
+        located = self._located(queries, block)
+        if located is None:
             return None
-        problem = here.operands, here.targets, here.known, self.checks, here.lists
-        return run.rank_counts(*problem, queries.target_scores)
+        operands, here = located
+        problem = operands, here.targets, here.known, self.checks, here.lists
+        return run.rank_counts(*problem, here.target_scores)
 
     def best(self, queries: Queries, block: Any, k: int) -> Best | None:
         """Find the best answers of a block; None where the block holds no candidates.
 
         Equal answers stand by ascending id; places without an answer hold id -1.
         """
-        here = self._located(queries, block)
-        if here is None:
+        located = self._located(queries, block)
+        if located is None:
             return None
-        scores, ids = run.topk(here.operands, k, here.known, self.checks, here.lists)
+        operands, here = located
+        scores, ids = run.topk(operands, k, here.known, self.checks, here.lists)
         if self.dims is not None:
             scores, ids = scores[0], ids[0]
         return scores, ids if self.is_whole else self._whole_ids(block, ids)
@@ -133,10 +126,10 @@ class CandidateSource(ABC):
         The result is None if the block holds no candidates. It is the number of answers if that is
         above ``most``, or if ``most`` is negative.
         """
-        here = self._located(queries, block)
-        if here is None:
+        located = self._located(queries, block)
+        if located is None:
             return None
-        answers = run.above(here.operands, thresholds, here.known, self.checks, most)
+        answers = run.above(located[0], thresholds, located[1].known, self.checks, most)
         if isinstance(answers, int):
             return answers
         return answers._replace(ids=self._whole_ids(block, answers.ids))
@@ -164,18 +157,16 @@ class InMemory(CandidateSource):
     ) -> None:
         super().__init__(model, side, crops, allows_nan)
         candidates = candidates_at(model, side, self.dim)
-        panels, is_plain = None, candidates.bias is None and candidates.factor is None
+        is_plain = candidates.bias is None and candidates.factor is None
         is_plain = is_plain and ids is None and self.dims is None
-        prepared, checks = None, None
+        prepared, checks, panels = None, None, None
         if index is not None and side != "relation" and (self.dim is None or is_nested(model)):
-            stored = index.prepared(candidates, model.score)
-            prepared = stored if is_plain else None
-            panels = None if stored is None else stored.panels
-            # kernels that read packed rows do not wait for a device
-            checks = None if stored is None else Checks(deferred=False, allows_nan=allows_nan)
+            prepared = index.prepared(candidates, model.score)
+            if prepared is not None:  # kernels that read packed rows do not wait for a device
+                panels, checks = prepared.panels, Checks(deferred=False, allows_nan=allows_nan)
         elif other is not None and is_plain and other.prepared.table is candidates.table:
             prepared, checks = other.prepared, other.checks
-        if prepared is None:
+        if prepared is None or not is_plain:
             arguments = model, candidates, ids, self.dims
             prepared = prepared_candidates(*arguments, allows_nan=allows_nan, panels=panels)
         self.prepared = prepared
@@ -192,7 +183,6 @@ class InMemory(CandidateSource):
     def blocks(self, results: Sequence[Any]) -> AbstractContextManager[Iterator[Prepared]]:
         return nullcontext(iter((self.prepared,)))
 
-    def _located(self, queries: Queries, block: Prepared) -> Located:
+    def _located(self, queries: Queries, block: Prepared) -> tuple[Operands, Queries]:
         block = block if queries.ids is None else block.only(queries.ids)
-        operands = self._operands(queries, block)
-        return Located(operands, queries.targets, queries.known, queries.lists)
+        return self._operands(queries, block), queries

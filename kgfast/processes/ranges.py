@@ -131,7 +131,7 @@ def count_range(
         model, triples, sides, Allowed(known, candidate_ids), dims, batch_size, (nan, None)
     )
     call, job.name = Call(model, ""), "count_range"
-    call.reader = RowReader.of(reader.table, start, stop)
+    call.reader = RowReader(reader.table, start, stop)
     call.run(job)
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], quads_of(job.hrt.clone(), job.num_times)
