@@ -1,6 +1,6 @@
 """Answers that queries may have: all rows, one list, a list per query, or lists per relation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ CheckedIds = Tensor | ListedIds | TypeConstraints | None
 
 
 def candidates_of_sides(
-    candidate_ids: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
+    candidate_ids: Any, sides: Sequence[Side], num_queries: int, model: Any, names: Names
 ) -> dict[Side, CheckedIds]:
     """Return the candidates of each side that ``candidate_ids`` names."""
     if candidate_ids is None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from kgfast.eval.candidates import (
     Allowed,
-    CheckedIds,
     ListedIds,
     candidates_of_sides,
     pool_sizes,
@@ -85,13 +84,11 @@ class Ranking(Job):
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
-        of_sides: dict[Side, CheckedIds] = {}
         if allowed.exclude is not None:
             self.excluded = excluded_of_sides(allowed.exclude, sides, self.hrt, model, self.names)
-        if allowed.candidate_ids is not None:
-            entities = tuple(side for side in sides if side != "relation")
-            ids, count = allowed.candidate_ids, len(self.hrt)
-            of_sides = candidates_of_sides(ids, entities, count, model, self.names)
+        entities = [side for side in sides if side != "relation"]
+        every = allowed.candidate_ids, entities, len(self.hrt), model, self.names
+        of_sides = candidates_of_sides(*every)
         self.sections, self.counts = [], []
         for group, crops in enumerate(self.crops):
             shape = (KINDS, len(crops), len(self.hrt), len(sides))

@@ -97,7 +97,12 @@ class Call:
         refuse_unchecked(f"{job.name}()")
         with evaluating(self.model):
             if self.steps is not None:
-                self._join(job)
+                assert self.reader is not None
+                facts = job.facts | {
+                    "batch_size": str(job.batch_size),
+                    "whether known answers are left out": str(job.known is not None),
+                }
+                self.steps.divide(self.model, self.reader, facts)
             elif self._table is not None and self.reader is None:
                 self._divide(job, self._table)
             if self._label is None:
@@ -125,15 +130,6 @@ class Call:
         self._per_pass = max(1, (self._limit - rows * row_bytes) // query_bytes)
         self._pairs = max(1, self._limit // 4 // (_PAIR_BYTES + row_bytes))
         self.reader = RowReader(table, 0, count, rows)
-
-    def _join(self, job: Job) -> None:
-        """Agree with the other processes on a job and on the share of each."""
-        assert self.reader is not None
-        facts = job.facts | {
-            "batch_size": str(job.batch_size),
-            "whether known answers are left out": str(job.known is not None),
-        }
-        self.steps.divide(self.model, self.reader, facts)
 
     def _source(self, job: Job, section: JobSection) -> CandidateSource:
         side, crops = section.side, section.crops

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -67,9 +68,8 @@ class Queries:
 
     def batches(self, first: int, size: int) -> "list[Queries]":
         """Cut the queries into a batch of ``first`` queries and others of ``size``."""
-        count = len(self)
-        starts = [0, *range(first, count, size)]
-        return [self.part(slice(*ends)) for ends in zip(starts, [*starts[1:], count], strict=True)]
+        ends = [0, *range(first, len(self), size), len(self)]
+        return [self.part(slice(*two)) for two in pairwise(ends)]
 
     def where(self, chosen: Tensor | slice) -> "Queries":
         """Return the queries of a mask on the host, with vectors and without known answers."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _ROWS = 1 << 14  # triples whose ranks are made at once
 Grouping = Literal["relation", "time", "cardinality", "frequency"]
-_CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
 
 class Ranks:
@@ -252,27 +252,21 @@ class Ranks:
             raise ValueError(f"grouping must be one of {known}; got {grouping!r}")
         if grouping == "time" and self.triples.shape[1] == 3:
             raise ValueError("by('time') needs quads (h, r, t, time); these are triples")
+        known, is_time, names = self._known, grouping == "time", None
+        members: list[Any] = self.triples[:, 3 if is_time else 1].tolist()
         if grouping in ("relation", "time"):
-            return GroupedRanks(grouping, self._by_id(grouping == "time"))
-        if self._known is None:
+            names = relation_names(self._vocabularies[1])[is_time]
+        elif known is None:
             raise ValueError(f"by({grouping!r}) needs the known triples: rank(..., known=...)")
-        by = self._by_cardinality if grouping == "cardinality" else self._by_frequency
-        return GroupedRanks(grouping, by(self._known))
-
-    def _by_id(self, is_time: bool) -> dict[Any, "Ranks"]:
-        ids, names = self.triples[:, 3 if is_time else 1], self._vocabularies[1]
-        names = relation_names(names)[is_time]
-        return {
-            id if names is None else names.name(id): self._part(ids == id)
-            for id in ids.unique().tolist()
-        }
-
-    def _by_cardinality(self, known: KnownTriples) -> dict[Any, "Ranks"]:
-        classes = known.relation_cardinalities()
-        kinds = (*_CARDINALITIES, "unknown")
-        kind_of = [kinds.index(classes.get(id, "unknown")) for id in self.triples[:, 1].tolist()]
-        codes = torch.tensor(kind_of, dtype=torch.int64, device="cpu")
-        return {kinds[code]: self._part(codes == code) for code in codes.unique().tolist()}
+        elif grouping == "frequency":
+            return GroupedRanks(grouping, self._by_frequency(known))
+        else:
+            kinds = known.relation_cardinalities()
+            members = [kinds.get(relation, "unknown") for relation in members]
+        labels, codes = np.unique(members, return_inverse=True)
+        parts = [self._part(torch.from_numpy(codes == code)) for code in range(len(labels))]
+        listed = labels.tolist() if names is None else names.names_of(labels.tolist())
+        return GroupedRanks(grouping, dict(zip(listed, parts, strict=True)))
 
     def _by_frequency(self, known: KnownTriples) -> dict[Any, "Ranks"]:
         pooled = self._part(columns=self.pooled_columns)

@@ -60,13 +60,11 @@ class Search(Job):
         side, self.argument, self.anchors, self.others = _queries_of(model, arguments, self.names)
         count, dims = self.anchors.numel(), arguments.dims
         self.batch_size = checked_batch_size(arguments.batch_size, model, count)
-        candidates = None
         if arguments.exclude is not None:
             ids = Excluded.of(arguments.exclude, side, self.anchors, model, self.names)
             self.excluded = {side: ids}
-        if arguments.candidate_ids is not None:
-            every = arguments.candidate_ids, (side,), count, model, self.names
-            candidates = candidates_of_sides(*every)[side]
+        every = arguments.candidate_ids, (side,), count, model, self.names
+        candidates = candidates_of_sides(*every)[side]
         crops: Crops = {None: None} if dims is None else crops_of(model, [dims])
         self.section = JobSection(side, crops, candidates)
         self.sections = [self.section]
