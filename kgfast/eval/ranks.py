@@ -248,8 +248,8 @@ class Ranks:
             If the grouping does not exist, or needs known triples and there are none.
         """
         if grouping not in self._groupings:
-            known = ", ".join(self._groupings) or "none"
-            raise ValueError(f"grouping must be one of {known}; got {grouping!r}")
+            allowed = ", ".join(self._groupings) or "none"
+            raise ValueError(f"grouping must be one of {allowed}; got {grouping!r}")
         if grouping == "time" and self.triples.shape[1] == 3:
             raise ValueError("by('time') needs quads (h, r, t, time); these are triples")
         known, is_time, names = self._known, grouping == "time", None

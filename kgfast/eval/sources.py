@@ -76,7 +76,7 @@ class CandidateSource(ABC):
         Results (:class:`kgfast.eval.job.SoFar`) may have other sources of the same rows.
         """
 
-    def _located(self, queries: Queries, block: Any) -> tuple[Operands, Queries] | None:
+    def _located(self, queries: Queries, block: Any) -> tuple[Operands, Any] | None:
         """Return operands, and queries with places in the block as ids; None: no candidates."""
         return None
 
