@@ -171,7 +171,7 @@ def check_queries(queries: Tensor, candidates: Prepared) -> None:
     planes = 2 * score.planes + has_factor if score.is_rscf else score.planes
     expected = table.shape[1] // score.planes * planes
     if queries.shape[1] != expected:
-        why = "as candidates do"
+        why = "as rows of candidates do"
         if score.is_rscf:
             parts = "query, scale and angle" if has_factor else "query and scale, without a factor"
             why = f"{parts}, for candidates of {table.shape[1]}"

@@ -164,7 +164,7 @@ MISTAKES = [
     ({"exclude": (EXCLUDE[0][:5], EXCLUDE[1])}, "exclude: indptr must have shape [10]"),
     ({"exclude": "anchor"}, "exclude must be ids of rows, or (indptr, ids); got 'anchor'"),
     ({"exclude": [60]}, "exclude[0] must be in 0 .. 59; got 60"),
-    ({"queries": QUERIES[:, 1:]}, "queries must have 5 columns, as candidates do; got 4"),
+    ({"queries": QUERIES[:, 1:]}, "queries must have 5 columns, as rows of candidates do; got 4"),
     ({"queries": QUERIES.long()}, "queries must be float32, float64; got torch.int64"),
     ({"queries": spoiled(QUERIES)}, "queries: row 4 holds a NaN or an infinity"),
     ({"rows": spoiled(ROWS)}, "rows: row 4 holds a NaN or an infinity"),
