@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
-EXTRA = '"kgfast[data]"'  # argument of pip install for all formats of data
+# Arguments of pip install: for all formats of data, and for frames.
+EXTRA, FRAMES = '"kgfast[data]"', '"kgfast[frames]"'
 _SUFFIXES = ".csv", ".tsv", ".jsonl", ".parquet"
 
 

@@ -192,6 +192,7 @@ class TestSeeds:
         words = ("train", "--config", config, "--run", trained[0], "--seeds")
         assert "holds one run; name another folder" in error_of(*words, 2)
         assert "--seeds" in error_of(*words, 1)
+        assert "name either a --config" not in error_of("train", "--run", seeded[0], "--resume")
         one = ("train", "--config", config, "--run", seeded[0])
         assert "holds runs of --seeds" in error_of(*one)
 
@@ -219,7 +220,7 @@ class TestSeeds:
 def test_without_matplotlib(trained, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_of("report", trained[0])
-    assert line == "error: kgfast report needs matplotlib: pip install matplotlib"
+    assert line == 'error: kgfast report needs matplotlib: pip install "kgfast[report]"'
 
 
 class TestPredict:

@@ -36,7 +36,9 @@ def test_what_answers_lack_is_named(monkeypatch, name):
     model = TransE(torch.zeros(3, 2), torch.zeros(1, 2))
     found = top_facts(model, k=2) if name == "Facts" else topk(model, heads=0, relations=0, k=2)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=rf"{name}.to_frame\(\) needs pandas: pip install pandas"):
+    with pytest.raises(
+        ImportError, match=rf"{name}.to_frame\(\) needs pandas: pip install .kgfast\[frames\]"
+    ):
         found.to_frame()
 
 

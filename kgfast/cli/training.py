@@ -40,8 +40,10 @@ def train(
     from kgfast.training import Config, RunFolder, Trainer
 
     if resume and run is not None and config is None and model is None:
-        stored = RunFolder(run).config
-        config = str(stored) if stored.is_file() else None
+        of_seeds = run.glob("seed-*/config.yaml")
+        first = min(of_seeds, key=lambda path: int(path.parent.name[5:]), default=run)
+        stored = [path for path in (RunFolder(run).config, first) if path.is_file()]
+        config = str(stored[0]) if stored else None
     chosen = choose(config, model, data)
     checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
     path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")

@@ -13,7 +13,7 @@ KNOWN_LAYOUTS = (
     "OpenKE (entity2id.txt, relation2id.txt, train2id.txt), "
     "LibKGE (entity_ids.del, relation_ids.del, train.del), "
     "plain TSV (train.txt or train.tsv), Parquet (train.parquet), "
-    "TGB (tkgl-*_edgelist.csv); "
+    "TGB (tkgl-*_edgelist.csv), train.csv with columns=; "
     "each file but Parquet as it is or with .gz"
 )
 # A gzipped file may unpack to 64 times its size, and always to 64 MiB. Triples by name compress 3

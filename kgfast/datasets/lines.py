@@ -91,7 +91,8 @@ def read_names(file: Path, widths: Sequence[int] = (3,)) -> Columns:
         for number, line in numbered_lines(text):
             fields = line.split("\t")
             if len(fields) != width:
-                problem = f"expected {width} tab-separated fields, found {len(fields)}"
+                expected = width if first in widths else " or ".join(map(str, widths))
+                problem = f"expected {expected} tab-separated fields, found {len(fields)}"
                 raise bad_line(file, number, problem, line)
             if "" in fields:
                 raise bad_line(file, number, "empty name", line)

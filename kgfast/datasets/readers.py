@@ -112,6 +112,8 @@ def load(
     test            0          0          0
     """
     root = Path(root)
+    if not root.exists():
+        raise FileNotFoundError(f"{root} does not exist; {KNOWN_LAYOUTS}")
     table = FactTable(columns, labels, None if isinstance(types, str) else types)
     if root.is_file():
         graph = read_table(root, table, split, seed)

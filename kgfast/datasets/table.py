@@ -6,6 +6,7 @@ bytes for each cell of a fact, and each name, label and type once.
 
 import csv
 import gzip
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -65,8 +66,8 @@ class FactTable:
         kinds = {type(column) for value in lists.values() for column in value} if fits else set()
         if (kinds or {str}) not in ({str}, {int}) or not fits or (columns is None and int in kinds):
             raise ValueError(
-                "columns, labels and types must be 3, 2 and 2 names of a header, or positions in "
-                f"a file without a header; got {shown(lists, 200)}"
+                "columns, labels and types must be 3 (no time), 2 and 2 names of a header, or "
+                f"positions in a file without a header; got {shown(lists, 200)}"
             )
         self._columns, self._others = columns, [*(labels or ()), *(types or ())]
         self.is_default = columns is None and not self._others
@@ -129,7 +130,13 @@ class FactTable:
                 hint = did_you_mean(column, header)
                 says = f"{which} {shown(column)}{hint}; the header is {shown(list(header), 200)}"
                 raise ValueError(f"{file}: {says}")
-        return [header.index(column) if self._has_header else column for column in columns]
+        if self._has_header:
+            return [header.index(column) for column in columns]
+        cells = [header[column] for column in columns[:3]]
+        if any({cell.lower() for cell in cells} == set(names) for names in TRIPLE_COLUMNS):
+            says = f"read as a fact; columns={tuple(cells)} skips it"
+            warnings.warn(f"{file}: the first row names the columns, and is {says}", stacklevel=2)
+        return list(columns)
 
     def _blocks(self, file: Path) -> Iterator[tuple[int, list[Any]]]:
         """Yield the first row of each block, from 0, and its columns."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kgfast.frames import needed, score_column
+from kgfast.frames import FRAMES, needed, score_column
 from kgfast.graph import Vocabulary, VocabularyLike, named_columns, names_of
 from kgfast.graph.named import Names, relation_names
 from kgfast.models.base import Side
@@ -62,7 +62,7 @@ class SearchResult(ABC):
         ImportError
             If pandas is not installed.
         """
-        pd = needed("pandas", f"{type(self).__name__}.to_frame()")
+        pd = needed("pandas", f"{type(self).__name__}.to_frame()", FRAMES)
         columns = self.columns(vocabulary)
         query = columns.pop("query", None)
         index = None if query is None else pd.Index(query, name="query", dtype="int64")

@@ -36,7 +36,10 @@ def check_known(known: KnownTriples | None, model: Any) -> None:
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
     times = getattr(model, "num_times", None)
     if known is not None and known.num_times != times:
-        raise ValueError(f"known: num_times is {known.num_times}, and {times} of the model")
+        raise ValueError(
+            f"known has {known.num_times or 'no'} times, the model {times or 'none'}: quads "
+            "(h, r, t, time) need a model with as many times"
+        )
 
 
 def checked_batch_size(batch_size: int | None, model: Any, count: int = INT64_MAX) -> int:

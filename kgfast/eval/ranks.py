@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kgfast.eval.intervals import Intervals, intervals_of
 from kgfast.eval.metrics import HITS, metrics_with, table_of, values_of
-from kgfast.frames import needed
+from kgfast.frames import FRAMES, needed
 from kgfast.graph import KnownTriples, Names, Triples, named_columns
 from kgfast.graph.named import relation_names
 from kgfast.models.base import check_option
@@ -314,7 +314,7 @@ class Ranks:
         ImportError
             If pandas is not installed.
         """
-        pd = needed("pandas", "Ranks.to_frame()")
+        pd = needed("pandas", "Ranks.to_frame()", FRAMES)
         columns = zip(self._columns, self.triples.unbind(1), strict=False)
         triples, labels = named_columns(dict(columns), self._vocabularies)
         frames = []
@@ -406,7 +406,7 @@ class GroupedRanks(dict[Any, Ranks]):
 
     def to_frame(self, *, hits: Sequence[int] = HITS) -> "DataFrame":
         """Return a pandas DataFrame with one row per group; needs pandas."""
-        pd = needed("pandas", "GroupedRanks.to_frame()")
+        pd = needed("pandas", "GroupedRanks.to_frame()", FRAMES)
         frame: DataFrame = pd.DataFrame.from_dict(self.metrics(hits=hits), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
 

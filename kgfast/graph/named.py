@@ -125,9 +125,12 @@ def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
     """
     if names is None or not _is_text(values):
         return as_integers(name, values)
-    if isinstance(values, str):
-        return torch.tensor(names[values], dtype=torch.int64, device="cpu")
-    return names.ids(values)
+    try:
+        if isinstance(values, str):
+            return torch.tensor(names[values], dtype=torch.int64, device="cpu")
+        return names.ids(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def named_columns(

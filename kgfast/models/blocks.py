@@ -126,20 +126,21 @@ class BlockScorer:
         except Exception as error:
             error.add_note(f"raised by {_name(self.fn)} for {block} of {shape[0]} queries")
             raise
-        self._check(scores, shape, block)
+        second = "tail" if block.side == "relation" else "relation"
+        batch = f"{shape[0]} queries from anchor {int(anchors[0])}, {second} {int(relations[0])} on"
+        self._check(scores, shape, f"{block}, {batch}")
         scores = scores.detach()
         if not allows_nan and bool(scores.isnan().any()):
             row, column = scores.isnan().nonzero()[0].tolist()
-            second = "tail" if block.side == "relation" else "relation"
             raise ValueError(
-                f"{_name(self.fn)}: NaN for {block}: the score of candidate "
+                f"{_name(self.fn)}: NaN for {block}, {batch}: the score of candidate "
                 f"{int(block.ids[column])} for anchor {int(anchors[row])} and {second} "
                 f'{int(relations[row])} (rank(nan="worst") ranks it last)'
             )
         return scores
 
-    def _check(self, scores: Any, shape: tuple[int, int], block: "Block") -> None:
-        must = f"{block}: {_name(self.fn)} must return"
+    def _check(self, scores: Any, shape: tuple[int, int], batch: str) -> None:
+        must = f"{batch}: {_name(self.fn)} must return"
         if not isinstance(scores, Tensor):
             raise TypeError(f"{must} a tensor; got {type(scores).__name__}")
         if scores.shape != shape:

@@ -72,6 +72,9 @@ def test_positions_and_types_in_names_and_parquet(tmp_path):
     names = [["Gene::1", "binds", "Drug::2"], ["Drug::2", "binds", "Gene::1"]]
     plain = load(write(tmp_path / "a.tsv", names, "\t", None), columns=(0, 1, 2), types="::")
     assert plain.types == {"Gene::1": "Gene", "Drug::2": "Drug"}
+    headed = write(tmp_path / "b.tsv", names, "\t", ["Head", "relation", "tail"])
+    with pytest.warns(UserWarning, match=r"the first row names the columns.*columns=\('Head', "):
+        assert load(headed, columns=(0, 1, 2)).num_entities == 4
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"y": [7, 8], "r": ["a", "b"], "x": ["1", "2"]})
@@ -184,7 +187,7 @@ def test_no_gzip_file(tmp_path):
         ({"columns": None}, "name head, relation and tail by columns="),
         (
             {"columns": "xyz"},
-            "columns, labels and types must be 3, 2 and 2 names .* got {.columns.: .xyz.",
+            "columns, labels and types must be 3 .no time., 2 and 2 names .* got {.columns.: .xyz.",
         ),
         ({"columns": (0, 1, 2)}, "columns, labels and types must be"),
         ({"columns": (0, 1, 9), "labels": None, "types": None}, "columns must be in 0..6; got 9"),

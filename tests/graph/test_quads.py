@@ -221,10 +221,10 @@ MISTAKES = {
     "relations and times must have one length; got 2 and 3": lambda: kgfast.topk(
         model_of(), heads=0, relations=[0, 1], times=[0, 1, 2], k=1
     ),
-    "known: num_times is 6, and 5 of the model": lambda: kgfast.rank(
+    "known has 6 times, the model 5: quads": lambda: kgfast.rank(
         model_of(), QUADS, known=KnownTriples(QUADS, num_times=6)
     ),
-    "known: num_times is None, and 5 of the model": lambda: kgfast.rank(
+    "known has no times, the model 5: quads": lambda: kgfast.rank(
         model_of(), QUADS, known=KnownTriples(QUADS[:, :3])
     ),
     "one number of times; got": lambda: KnownTriples(Triples(QUADS, num_times=7), QUADS[:, :3]),

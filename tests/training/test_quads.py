@@ -9,6 +9,7 @@ import kgfast
 from kgfast.datasets import load
 from kgfast.extras.influence import tracin
 from kgfast.training import Config, Trainer, load_run
+from support.commands import error_of
 
 NAMES, DAYS = [f"Person {id}" for id in range(12)], [f"2014-01-{day}" for day in range(10, 16)]
 # A file of github.com/mniepert/mmkb, TemporalKGs/icews14, has such lines: names and a date.
@@ -87,6 +88,10 @@ def test_a_run_keeps_its_times(tmp_path):
     assert saved.vocabulary == loaded.vocabulary
     assert saved.saved_known.num_times == 6
     assert torch.equal(saved.ranks("test").greater, loaded.ranks("test").greater)
+    head, tail = NAMES[:2]
+    assert "relation" in error_of(
+        "predict", run, "--head", head, "--tail", tail
+    )  # has none to rank
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path):

@@ -229,8 +229,11 @@ class StreamedHead(nn.Module):
             ``[...]``, 0 where a target does not count.
         """
         options: Any = {"ignore_index": ignore_index, "candidate_ids": candidate_ids}
-        log_prob = -self.loss(hidden, targets, reduction="none", **options)
         flat, hits, _ = self._counted(hidden, targets, ignore_index, None)
+        bad = ((targets != ignore_index) & ~hidden.isfinite().all(-1)).nonzero()
+        if len(bad):
+            raise ValueError(f"hidden{bad[0].tolist()} holds a NaN or an infinity")
+        log_prob = -self.loss(hidden, targets, reduction="none", **options)
         ranks = rank_rows(flat, self.weight, hits, bias=self.bias, candidate_ids=candidate_ids)
         return ranks, log_prob
 

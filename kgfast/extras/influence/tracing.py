@@ -19,7 +19,7 @@ from kgfast.extras.influence.checkpoints import Checkpoints, Stages, stages_of
 from kgfast.extras.influence.dense import DenseInfluence
 from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode
 from kgfast.extras.influence.sampled import SampledInfluence
-from kgfast.frames import needed
+from kgfast.frames import FRAMES, needed
 from kgfast.graph import (
     Triples,
     TriplesLike,
@@ -145,7 +145,7 @@ class Influences:
 
     def to_frame(self, vocabulary: VocabularyLike | None = None) -> "DataFrame":
         """Return :meth:`columns` as a pandas DataFrame."""
-        frame: DataFrame = needed("pandas", "Influences.to_frame()").DataFrame(
+        frame: DataFrame = needed("pandas", "Influences.to_frame()", FRAMES).DataFrame(
             self.columns(vocabulary)
         )
         return frame

@@ -105,7 +105,7 @@ def _svg(name: str, size: tuple[float, float], title: str, paint: Callable[[Any]
     """Return a figure for a place in a page: own ids, colours of the page, no metadata."""
     from matplotlib.figure import Figure
 
-    matplotlib = needed("matplotlib", "kgfast report")
+    matplotlib = needed("matplotlib", "kgfast report", '"kgfast[report]"')
 
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):  # equal bytes each time
         figure = Figure(figsize=size, layout="constrained")

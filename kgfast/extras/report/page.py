@@ -75,8 +75,8 @@ def write_report(
     ImportError
         If matplotlib or jinja2 is not installed.
     """
-    jinja2 = needed("jinja2", "kgfast report")
-    needed("matplotlib", "kgfast report")
+    jinja2 = needed("jinja2", "kgfast report", '"kgfast[report]"')
+    needed("matplotlib", "kgfast report", '"kgfast[report]"')
     folder = RunFolder(run)
     loaded = load_run(run, data, checkpoint=checkpoint, device=device, trust=trust)
     results = loaded.ranks(split)

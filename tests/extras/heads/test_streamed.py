@@ -113,6 +113,17 @@ def test_ranks_and_probabilities_of_targets(ids):
     torch.testing.assert_close(log_prob, exact, rtol=1e-5, atol=1e-5)
 
 
+def test_a_hidden_state_that_is_not_finite_is_named():
+    head, (hidden, targets) = make_head(), inputs()
+    place = (targets >= 0).nonzero()[-1]
+    hidden = hidden.detach().clone()
+    hidden[tuple((targets < 0).nonzero()[0])] = torch.nan  # of a target that does not count
+    head.rank(hidden, targets)
+    hidden[(*place, 1)] = torch.nan
+    with pytest.raises(ValueError, match=rf"hidden\[{place[0]}, {place[1]}\] holds a NaN"):
+        head.rank(hidden, targets)
+
+
 def test_a_tied_weight_collects_both_gradients():
     embedding = nn.Embedding(V, D, sparse=True)
     head = StreamedHead(V, D, weight=embedding.weight, sparse=True)
