@@ -34,10 +34,15 @@ def check_rankable(model: object) -> None:
 def check_known(known: KnownTriples | None, model: Any) -> None:
     if known is not None and not isinstance(known, KnownTriples):
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
+    if known is not None:
+        _check_times("known", known.num_times, model)
+
+
+def _check_times(name: str, num_times: int | None, model: Any) -> None:
     times = getattr(model, "num_times", None)
-    if known is not None and known.num_times != times:
+    if num_times != times:
         raise ValueError(
-            f"known has {known.num_times or 'no'} times, the model {times or 'none'}: quads "
+            f"{name} has {num_times or 'no'} times, the model {times or 'none'}: quads "
             "(h, r, t, time) need a model with as many times"
         )
 
@@ -63,6 +68,8 @@ def checked_batch_size(batch_size: int | None, model: Any, count: int = INT64_MA
 
 def check_names(names: Names, model: Any) -> None:
     """Check that a vocabulary has one name per row of the model."""
+    if names[1] is not None:
+        _check_times("vocabulary", names[1].num_times, model)
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None and len(vocabulary) != (size := getattr(model, f"num_{what}")):
             raise ValueError(
