@@ -24,8 +24,8 @@ from kgfast import losses, ops
 from kgfast.extras.heads import StreamedHead
 from kgfast.extras.influence import tracin
 
-N, R, D, K = 40_000, 3, 2, 8
-BATCH = {"cpu": 512, "reference": 32}  # scores of so many queries fill no scratch of a backend
+N, R, D, K = 30_000, 3, 2, 8
+BATCH = {"cpu": 512, "reference": 18}  # scores of so many queries fill no scratch of a backend
 
 
 class Allocations(TorchDispatchMode):

@@ -60,7 +60,10 @@ def test_the_bare_loop_counts_as_the_specification(load, score):
     assert equal.max() == 0
 
 
-def test_products_of_matrices_rank_by_the_l2_norm(load):
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_products_of_matrices_rank_by_the_l2_norm(load, monkeypatch, is_compiled):
+    if not is_compiled:
+        monkeypatch.setattr(torch, "compile", lambda block, **_: block)
     generator = torch.Generator().manual_seed(0)
     entity, relation = (torch.randint(-9, 9, (n, 6), generator=generator).float() for n in (41, 3))
     model = kgfast.TransE(entity, relation, norm="l2")

@@ -11,15 +11,11 @@ from support.paths import TESTS
 
 # Files that run together in one process, which takes seconds to start.
 FAST = (
-    (
-        "../ops/test_bf16.py",
-        *(f"test_{it}.py" for it in ("losses", "gradients", "topk", "above")),
-        *(f"test_{it}.py" for it in ("ranks", "lists", "bounds")),
-    ),
-    (
-        *(f"triton/test_{it}.py" for it in ("best", "compose", "in_place", "med")),
-        *(f"triton/test_{it}.py" for it in ("negatives", "scores", "split", "updates")),
-    ),
+    "../ops/test_bf16.py",
+    *(f"test_{it}.py" for it in ("losses", "gradients", "topk", "above", "ranks", "lists")),
+    "test_bounds.py",
+    *(f"triton/test_{it}.py" for it in ("best", "compose", "in_place", "med")),
+    *(f"triton/test_{it}.py" for it in ("negatives", "scores", "split", "updates")),
 )
 SLOW = (
     ("test_bounds.py", "test_float_modes.py", "../eval/test_fronts.py", "../ops/test_bf16.py"),
@@ -35,9 +31,8 @@ SLOW = (
 
 @pytest.mark.skipif(CAN_RUN, reason="Triton runs in this process")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("names", FAST, ids=", ".join)
-def test_in_the_interpreter(names: tuple[str, ...]) -> None:
-    run_interpreted("not slow", *(TESTS / "kernels" / name for name in names))
+def test_in_the_interpreter() -> None:
+    run_interpreted("not slow", *(TESTS / "kernels" / name for name in FAST))
 
 
 @pytest.mark.slow
