@@ -1,19 +1,21 @@
-"""Files of queries and of names, one a line; errors name file, line and near names.
+"""Files of queries, names and types; errors name file, line and near names.
 
 A line of queries has two of head, relation and tail, between tabs; the third is predicted. A first
 line with two of these words names the columns, else the columns are head and relation. With
 three columns, each line leaves one empty.
 """
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kgfast.datasets.data_files import numbered_lines, text_of
-from kgfast.graph import Names, Side
+from kgfast.graph import Names, Side, Triples, TypeConstraints
 from kgfast.graph.ids import read_id
-from kgfast.text import bad_line
+from kgfast.text import bad_line, each_key_once
 
 _ROLES: tuple[Side, ...] = ("head", "relation", "tail")
 Sizes = tuple[int, int]
@@ -60,6 +62,29 @@ def read_candidates(path: Path, side: Side, names: Names, sizes: Sizes) -> Tenso
     lines = _read(path)
     ids = {_id(path, line, line[1], side, names, sizes) for line in lines}
     return torch.tensor(sorted(ids), dtype=torch.int64, device="cpu")
+
+
+def read_types(path: Path, names: Names, train: Callable[[], Triples]) -> TypeConstraints:
+    """Return the candidates of each relation, by a file of relations or of types of entities.
+
+    The formats are those of :meth:`kgfast.training.LoadedRun.type_constraints`. Types of entities
+    need the triples of ``train``.
+    """
+    if path.suffix == ".json":
+        content = dict(json.loads(text_of(path), object_pairs_hook=each_key_once))
+    else:
+        content = {}
+        for number, line in numbered_lines(text_of(path)):
+            entity, *kinds = line.split("\t")
+            if len(kinds) != 1:
+                raise bad_line(path, number, "expected an entity, a tab and a type", line)
+            content.setdefault(entity, []).extend(kinds)
+    lists = [value for value in content.values() if isinstance(value, list)]
+    if lists and all(isinstance(kind, str) for kinds in lists for kind in kinds):
+        pairs = [(entity, kind) for entity in content for kind in content[entity]]
+        return TypeConstraints.from_types(train(), pairs)
+    keys = content if names[1] is not None else map(read_id, content)
+    return TypeConstraints(dict(zip(keys, content.values(), strict=True)), vocabulary=names)
 
 
 def _read(path: Path) -> list[tuple[int, str]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from kgfast.eval.candidates import checked_candidates
 from kgfast.eval.queries import Queries
 from kgfast.eval.sources import Best, CandidateSource
+from kgfast.graph.ids import places_among
 from kgfast.kernels.operands import Above, Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
@@ -139,7 +140,4 @@ def _places(ids: Tensor, candidates: Tensor | None, count: int) -> tuple[Tensor,
     """Return the places of ids among ascending candidates, and a mask of the ids found."""
     if candidates is None:
         return ids, (ids >= 0) & (ids < count)
-    if not len(candidates):
-        return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
-    places = torch.searchsorted(candidates, ids).clamp_(max=len(candidates) - 1)
-    return places, candidates[places] == ids
+    return places_among(ids, candidates)

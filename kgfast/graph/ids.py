@@ -84,6 +84,14 @@ def read_id(field: str, size: int | None = None) -> int:
     raise ValueError(f"id {said} is outside 0..{'' if size is None else size - 1}")
 
 
+def places_among(ids: Tensor, ascending: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places of ids among ascending ids, and a mask of the ids that are there."""
+    if not len(ascending):
+        return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    places = torch.searchsorted(ascending, ids).clamp_(max=len(ascending) - 1)
+    return places, ascending[places] == ids
+
+
 def id_rows(
     path: Path, text: bytes, first: int, columns: Mapping[str, int | None]
 ) -> npt.NDArray[np.int64]:

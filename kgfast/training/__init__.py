@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kgfast.training.build import follow as follow
     from kgfast.training.build import load_dataset as load_dataset
     from kgfast.training.build import loss_of as loss_of
+    from kgfast.training.checkpoint import RunFolder as RunFolder
     from kgfast.training.config import Config as Config
     from kgfast.training.data import Batch as Batch
     from kgfast.training.loading import LoadedRun as LoadedRun
@@ -19,13 +20,12 @@ if TYPE_CHECKING:
     from kgfast.training.objective import Objective as Objective
     from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
     from kgfast.training.row_optimizer import RowAdam as RowAdam
-    from kgfast.training.run_folder import RunFolder as RunFolder
     from kgfast.training.state import Result as Result
     from kgfast.training.trainer import Trainer as Trainer
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
-    "run_folder": ("RunFolder",),
+    "checkpoint": ("RunFolder",),
     "config": ("Config",),
     "data": ("Batch",),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),

@@ -133,9 +133,3 @@ def device_of(config: Config) -> torch.device:
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)
-
-
-def room_of(config: Config) -> MappedRoom | None:
-    """Return an allocator of tables in files, if the config has a folder for them."""
-    folder = config.train.table_folder
-    return None if folder is None else MappedRoom(folder)

@@ -1,19 +1,37 @@
-"""Checkpoints: files of tensors, with everything that is no tensor as JSON in the header."""
+"""Checkpoints, and the folder of a run: its files, and the graph at its beginning.
+
+A checkpoint is a file of tensors, with everything that is no tensor as JSON in the header. A run
+stores its vocabularies and triples once, in ``graph.safetensors``, because they define the entity
+of each row of a table. Later data are compared with this graph: another order of names or lines
+changes nothing, another graph is an error.
+"""
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from kgfast.datasets import Dataset
+from kgfast.datasets.dataset import SPLITS
+from kgfast.datasets.identity import fingerprint, names_digest
+from kgfast.graph import TimedRelations, Triples, Vocabulary
+from kgfast.locks import locked
 from kgfast.tables.files import Room, metadata_of, read, write
 from kgfast.text import reading, shown
+from kgfast.training.config import Config
+from kgfast.training.state import Result, checked
 from kgfast.whole_files import write_whole
 
 VERSION = 1
 _KEY = "kgfast"
+_NAMES = ("entities", "relations", "times")
 Stored = tuple[Mapping[str, Any], dict[str, Any]]  # tensors or tables by name, and the meta
 
 
@@ -69,11 +87,7 @@ def load(
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
-    meta = _meta(path, metadata_of(path))
-    return read(path, room), meta
-
-
-def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
+    metadata = metadata_of(path)
     with reading(path, "a safetensors file, but not a checkpoint of kgfast"):
         stored = json.loads(metadata[_KEY])
         version, meta = stored["version"], dict(stored["meta"])
@@ -84,10 +98,123 @@ def _meta(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str
             f"{path}: format version {version}; this kgfast reads {VERSION}: train again, or use "
             "the kgfast that wrote the file"
         )
-    return meta
+    return read(path, room), meta
 
 
 def of_part(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors ``model.<name>`` or ``optim.<name>`` by their own names."""
     start = f"{kind}."
     return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+
+
+class RunFolder:
+    """The files of a run, which docs/reference/files.md describes.
+
+    Attributes
+    ----------
+    path : Path
+        The folder; made when something is first written.
+    room : callable, optional
+        Allocates the float32 tensors of states that are read, for tables larger than memory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
+        self.path, self.room = Path(path), room
+        self.last = self.path / "last.safetensors"
+        self.best = self.path / "best.safetensors"
+        self.config = self.path / "config.yaml"
+        self.graph = self.path / "graph.safetensors"
+        self.result = self.path / "result.json"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the run for writing; raise a ValueError that names the process that holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return locked(self.path)
+
+    def holds_a_run(self) -> bool:
+        """Return whether there is a state to resume, or a result."""
+        return any(path.exists() for path in (self.last, self.result))
+
+    def load(self, path: Path) -> Stored:
+        """Read a state; errors are those of :func:`load`."""
+        return load(path, self.room)
+
+    def models(self) -> list[Path]:
+        """Return the paths of every ``model_<n>``, sorted by step."""
+        paths = self.path.iterdir() if self.path.is_dir() else ()
+        matches = [re.fullmatch(r"model_(\d+)\.safetensors", path.name) for path in paths]
+        steps = sorted(int(match[1]) for match in matches if match)
+        return [self.path / f"model_{step}.safetensors" for step in steps]
+
+    def load_last(self) -> Stored:
+        """Return the newest state."""
+        if not self.last.exists():
+            raise FileNotFoundError(f"{self.path} holds no checkpoint")
+        return self.load(self.last)
+
+    def load_best(self) -> Stored:
+        """Return the best model, or the last state where no evaluation chose one."""
+        return self.load(self.best) if self.best.exists() else self.load_last()
+
+    def read_config(self) -> Config:
+        """Read the config of the run."""
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"{self.path}: no such folder")
+        if not self.config.is_file():
+            raise FileNotFoundError(f"{self.path}: not the folder of a run: config.yaml is missing")
+        return Config.from_yaml(self.config)
+
+    def write_graph(self, dataset: Dataset) -> None:
+        """Write the names and triples that the run begins with; names are JSON in bytes."""
+        tensors = {name: dataset.split(name).hrt.cpu() for name in SPLITS}
+        vocabularies = dataset.entities, *dataset.relations.columns
+        for what, names in zip(_NAMES, vocabularies, strict=False):
+            text = bytearray(json.dumps(list(names)).encode())
+            tensors[what] = torch.from_numpy(np.frombuffer(text, np.uint8))
+        save(self.graph, tensors, {"graph": names_digest(dataset)})
+
+    def load_graph(self, meta: Mapping[str, Any] | None = None) -> Dataset:
+        """Return the graph that the run began with; ``meta`` is that of a state of the run.
+
+        A ValueError names a damaged file, and a state of a run of other names.
+        """
+        if not self.graph.is_file():
+            raise ValueError(f"{self.graph} is missing: the rows of the tables have no names")
+        tensors, header = load(self.graph)
+        with reading(self.graph, "not the graph of a run"):
+            names: Any = {
+                what: Vocabulary(json.loads(tensors[what].numpy().tobytes()))
+                for what in _NAMES
+                if what != "times" or what in tensors
+            }
+            if "times" in names:
+                names["relations"] = TimedRelations(names["relations"], names.pop("times"))
+            train, valid, test = (Triples(tensors[split], **names) for split in SPLITS)
+            graph = Dataset("", train, valid, test, **names)
+            if header["graph"] != names_digest(graph):
+                raise ValueError("the digest is not that of the names")
+        if meta is not None and meta.get("graph") != header["graph"]:
+            raise ValueError(
+                f"{self.path}: the rows of the checkpoint belong to other names than those of "
+                f"{self.graph.name}: one of the two comes from another run"
+            )
+        return graph
+
+    def read_result(self) -> dict[str, Any]:
+        """Read the result of the run; a FileNotFoundError says that the run has not ended."""
+        if not self.result.is_file():
+            raise FileNotFoundError(f"{self.result}: the run has not ended")
+        with reading(self.result, "not the result of a run"):
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            checked(Result, result)
+            return result
+
+
+def check_same_graph(run: Dataset, data: Dataset) -> None:
+    """Raise a ValueError unless data are the graph of a run, in any order of names and lines."""
+    stored, read = fingerprint(run), fingerprint(data)
+    different = [name for name in stored if stored[name] != read[name]]
+    if different:
+        raise ValueError(
+            f"dataset {data.name} is not the graph of this run: {', '.join(different)} differ"
+        )

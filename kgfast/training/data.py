@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kgfast.graph import KnownTriples
+from kgfast.graph.ids import places_among
 from kgfast.models.base import SIDES, Side
 from kgfast.rng import Stream, mix
 
@@ -151,33 +152,24 @@ class Negatives:
         keys = rows * self.num_entities + answers  # ascending
         numbers = torch.arange(count, dtype=torch.int64, device="cpu")
         starts = numbers[:, None] * self.num_entities
-        known = _is_in(keys, starts + ids)
+        known = places_among(starts + ids, keys)[1]
         for _ in range(_ROUNDS):
             again = known.nonzero(as_tuple=True)
             if not len(again[0]):
                 return ids, None
             fresh = drawn(len(again[0]))
             ids[again] = fresh
-            known[again] = _is_in(keys, starts[again[0], 0] + fresh)
+            known[again] = places_among(starts[again[0], 0] + fresh, keys)[1]
         return ids, ~known if bool(known.any()) else None
 
 
 def _mask_of(pool: Tensor, rows: Tensor, answers: Tensor, count: int) -> Tensor:
     """Return False where an entity of a pool is an answer of one of ``count`` queries."""
     distinct, place = pool.unique(return_inverse=True)
-    at = torch.searchsorted(distinct, answers).clamp_(max=len(distinct) - 1)
-    hit = distinct[at] == answers
+    at, hit = places_among(answers, distinct)
     mask = torch.ones(count, len(distinct), dtype=torch.bool, device="cpu")
     mask[rows[hit], at[hit]] = False
     return mask.index_select(1, place)
-
-
-def _is_in(ascending: Tensor, values: Tensor) -> Tensor:
-    """Return whether each value occurs among ascending keys."""
-    if not len(ascending):
-        return torch.zeros_like(values, dtype=torch.bool)
-    at = torch.searchsorted(ascending, values).clamp_(max=len(ascending) - 1)
-    return ascending[at] == values
 
 
 class BatchesAhead:

@@ -1,6 +1,5 @@
 """Loading a run folder as a model with names."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,20 +11,19 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
+from kgfast.datasets.query_files import read_types
 from kgfast.eval import Classification, Ranks, classify, rank
 from kgfast.eval.candidates import check_constraints
 from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary
-from kgfast.graph.ids import read_id
 from kgfast.losses import EntitiesLoss
 from kgfast.models import SIDES, Model, Side
 from kgfast.models.saved import is_saved, load_tables, with_data
 from kgfast.tables.files import check_tensors
 from kgfast.tables.views import numbered
-from kgfast.text import each_key_once, escaped, reading, shown
+from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
-from kgfast.training.checkpoint import of_part
+from kgfast.training.checkpoint import RunFolder, check_same_graph, of_part
 from kgfast.training.config import Config
-from kgfast.training.run_folder import RunFolder, check_same_graph
 
 
 class Vocabularies(NamedTuple):
@@ -127,21 +125,7 @@ class LoadedRun:
                 f"types: {path}: no such file; 'train' takes the types of training"
             )
         with reading(path, "not the types of this model"):
-            text = path.read_text(encoding="utf-8")
-            if path.suffix == ".json":
-                content = dict(json.loads(text, object_pairs_hook=each_key_once))
-            else:
-                content = {}
-                for entity, kind in (line.split("\t") for line in text.splitlines() if line):
-                    content.setdefault(entity, []).append(kind)
-            kinds = [value for value in content.values() if isinstance(value, list)]
-            if kinds and all(isinstance(kind, str) for several in kinds for kind in several):
-                pairs = [(entity, kind) for entity in content for kind in content[entity]]
-                constraints = TypeConstraints.from_types(self._data("types").train, pairs)
-            else:
-                keys = content if names[1] is not None else map(read_id, content)
-                by_key = dict(zip(keys, content.values(), strict=True))
-                constraints = TypeConstraints(by_key, vocabulary=names)
+            constraints = read_types(path, names, lambda: self._data("types").train)
             check_constraints(constraints, self.model, names)
         return constraints
 

@@ -124,19 +124,13 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
 
 def described(model: nn.Module, dataset: Dataset) -> str:
     """Describe the error in the tables in a clause."""
-    advice = "try a lower optim.lr or optim.grad_clip"
+    what = "all tables are finite, but queries, scores or the loss of their numbers overflow"
     bad_row = first_bad_row(model)
-    if bad_row is None:
-        return (
-            "all tables are finite, but queries, scores or the loss of their numbers overflow: "
-            f"{advice}"
-        )
-    table, row = bad_row[0].rpartition(".")[2], bad_row[1]
-    relations, times = relation_names(dataset.relations)
-    of_tables = {"entity": dataset.entities, "relation": relations, "time": times}
-    names = of_tables.get(table.removeprefix("static_"))
-    name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
-    return (
-        f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity: "
-        f"{advice}"
-    )
+    if bad_row is not None:
+        table, row = bad_row[0].rpartition(".")[2], bad_row[1]
+        relations, times = relation_names(dataset.relations)
+        of_tables = {"entity": dataset.entities, "relation": relations, "time": times}
+        names = of_tables.get(table.removeprefix("static_"))
+        name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
+        what = f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity"
+    return f"{what}: try a lower optim.lr or optim.grad_clip"

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 from kgfast.frames import needed
 from kgfast.text import reading
+from kgfast.training.checkpoint import RunFolder
 from kgfast.training.config import Config
 from kgfast.training.logs import Callback, Row
-from kgfast.training.run_folder import RunFolder
 from kgfast.whole_files import write_whole
 
 _FILE = "trackers.json"
@@ -21,12 +21,11 @@ class Tracker(Callback):
     continues the series. An ImportError names the package that is missing.
     """
 
-    package: str
-    extra: str
+    name: str  # of the package, and of the extra of kgfast
 
     def __init__(self, folder: RunFolder, config: Config) -> None:
-        install = f'"kgfast[{self.extra}]"'
-        self.module: Any = needed(self.package, f"train.track: {self.extra}", install)
+        install = f'"kgfast[{self.name}]"'
+        self.module: Any = needed(self.name, f"train.track: {self.name}", install)
         self.folder, self.config, self.is_open = folder, config, False
 
     def open(self, step: int) -> None:
@@ -65,15 +64,15 @@ class Tracker(Callback):
         with reading(path, "not the ids of trackers"):
             ids = dict(json.loads(path.read_text())) if path.is_file() else {}
         if new is not None:
-            ids[self.extra] = new
+            ids[self.name] = new
             write_whole(path, lambda beside: beside.write_text(json.dumps(ids) + "\n"))
-        return ids.get(self.extra)
+        return ids.get(self.name)
 
 
 class TensorBoard(Tracker):
     """Event files in ``RUN/tensorboard``, for ``tensorboard --logdir RUN``."""
 
-    package, extra = "tensorboard", "tensorboard"
+    name = "tensorboard"
 
     def open(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -91,7 +90,7 @@ class TensorBoard(Tracker):
 class WandB(Tracker):
     """A run of Weights & Biases; ``WANDB_MODE=offline`` writes it to ``RUN/wandb`` alone."""
 
-    package, extra = "wandb", "wandb"
+    name = "wandb"
 
     def open(self, step: int) -> None:
         self.run = self.module.init(
@@ -112,7 +111,7 @@ class WandB(Tracker):
 class MLflow(Tracker):
     """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says; ``@`` of a metric becomes ``_at_``."""
 
-    package, extra = "mlflow", "mlflow"
+    name = "mlflow"
 
     def open(self, step: int) -> None:
         earlier = self.stored_id()
@@ -129,4 +128,4 @@ class MLflow(Tracker):
         self.module.end_run()
 
 
-TRACKERS = {tracker.extra: tracker for tracker in (TensorBoard, WandB, MLflow)}
+TRACKERS = {tracker.name: tracker for tracker in (TensorBoard, WandB, MLflow)}

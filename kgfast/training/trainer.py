@@ -35,16 +35,16 @@ from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.storage import digest
 from kgfast.tables.files import check_tensors
+from kgfast.tables.mapped import MappedRoom
 from kgfast.text import reading, shown
-from kgfast.training.build import build_model, device_of, follow, load_dataset, room_of
+from kgfast.training.build import build_model, device_of, follow, load_dataset
 from kgfast.training.capture import StepGraphs, obstacle_of
-from kgfast.training.checkpoint import Stored, of_part, save
+from kgfast.training.checkpoint import RunFolder, Stored, check_same_graph, of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead
 from kgfast.training.logs import Callback, Row, line_of, opened_log
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.run_folder import RunFolder, check_same_graph
 from kgfast.training.state import Result, State, checked, described, first_bad_row
 from kgfast.training.trackers import TRACKERS
 from kgfast.whole_files import write_whole
@@ -124,7 +124,8 @@ class Trainer:
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
         self.device, self.assignment = _placed(config)
-        assignment, self._room = self.assignment, room_of(config)
+        assignment, room = self.assignment, config.train.table_folder
+        self._room = None if room is None else MappedRoom(room)
         self.folder = None if run_dir is None else RunFolder(run_dir, self._room)
         with assignment.telling():
             for name in dict.fromkeys(config.train.track if assignment.leads else ()):

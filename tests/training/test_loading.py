@@ -181,7 +181,7 @@ class TestTypes:
             ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
             ("a.json", "[1]", "a.json: not the types of this model"),
             ("a.json", "{", "a.json: not the types of this model"),
-            ("a.tsv", "e1\n", "a.tsv: not the types of this model"),
+            ("a.tsv", "e1\n", "a.tsv:1: expected an entity, a tab and a type"),
         ],
     )
     def test_bad_files_are_named(self, root, tmp_path, name, text, message):
