@@ -102,7 +102,7 @@ class LoadedRun:
             options.setdefault("batch_size", self.config.data.test_bs)
         if options.get("known") is None:
             options["known"] = dataset.known()
-        triples, dims = dataset.split(split), getattr(self.model, "dims", None)
+        triples, dims = dataset.split(split), self.model.dims
         return rank(self.model, triples, sides=sides, dims=dims, **options)
 
     def type_constraints(

@@ -58,7 +58,6 @@ def opened_log(folder: str | os.PathLike[str], resume_step: int = 0) -> TextIO:
     A line is on its way to the disk when it is written.
     """
     path = Path(folder, _FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = read_rows(folder) if resume_step else []
     lines = "".join(line_of(row) for row in rows if row["step"] <= resume_step)
     write_whole(path, lambda beside: beside.write_text(lines, encoding="utf-8"))

@@ -84,8 +84,7 @@ class Result:
         if self.test:
             is_best = self.tested_step == self.best_step
             which = "best checkpoint on valid" if is_best else "last checkpoint"
-            head += f"\ntest triples, filtered, by the {which}"
-            head += f" (step {self.tested_step:,})"
+            head += f"\ntest triples, filtered, by the {which} (step {self.tested_step:,})"
         if self.test_of_submodels:
             rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head

@@ -21,9 +21,8 @@ class Tracker(Callback):
     continues the series. An ImportError names the package that is missing.
     """
 
-    name: str  # of the package, and of the extra of kgfast
-
     def __init__(self, folder: RunFolder, config: Config) -> None:
+        self.name = type(self).__name__.lower()  # of the package, and of the extra of kgfast
         install = f'"kgfast[{self.name}]"'
         self.module: Any = needed(self.name, f"train.track: {self.name}", install)
         self.folder, self.config, self.is_open = folder, config, False
@@ -72,8 +71,6 @@ class Tracker(Callback):
 class TensorBoard(Tracker):
     """Event files in ``RUN/tensorboard``, for ``tensorboard --logdir RUN``."""
 
-    name = "tensorboard"
-
     def open(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -89,8 +86,6 @@ class TensorBoard(Tracker):
 
 class WandB(Tracker):
     """A run of Weights & Biases; ``WANDB_MODE=offline`` writes it to ``RUN/wandb`` alone."""
-
-    name = "wandb"
 
     def open(self, step: int) -> None:
         self.run = self.module.init(
@@ -111,8 +106,6 @@ class WandB(Tracker):
 class MLflow(Tracker):
     """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says; ``@`` of a metric becomes ``_at_``."""
 
-    name = "mlflow"
-
     def open(self, step: int) -> None:
         earlier = self.stored_id()
         run = self.module.start_run(run_id=earlier, run_name=self.folder.path.name)
@@ -128,4 +121,4 @@ class MLflow(Tracker):
         self.module.end_run()
 
 
-TRACKERS = {tracker.name: tracker for tracker in (TensorBoard, WandB, MLflow)}
+TRACKERS = {tracker.__name__.lower(): tracker for tracker in (TensorBoard, WandB, MLflow)}

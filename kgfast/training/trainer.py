@@ -205,8 +205,7 @@ class Trainer:
 
         While the run is open, the folder is locked and torch has the config's number of threads.
         """
-        locks = self.folder is not None and self.assignment.leads
-        lock = self.folder.locked() if self.folder is not None and locks else nullcontext()
+        lock = self.folder.locked() if self.folder and self.assignment.leads else nullcontext()
         before = torch.get_num_threads()
         with self.assignment.telling(), lock:
             torch.set_num_threads(self.config.threads or before)
