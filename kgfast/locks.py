@@ -19,12 +19,13 @@ NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, or raise a ValueError that names its holder.
+    """Make a folder and hold its lock, or raise a ValueError that names its holder.
 
     The lock is a ``flock``, which the system frees when the process and all processes that it
     forked end. The text in the file only names the holder, so a file that a killed process left
     locks nothing. Reading needs no lock where every file of the folder is replaced as a whole.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":  # Windows has no flock
         yield
         return

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import fingerprint, names_digest
 from kgfast.graph import TimedRelations, Triples, Vocabulary
-from kgfast.locks import locked
 from kgfast.tables.files import Room, metadata_of, read, write
 from kgfast.text import reading, shown
 from kgfast.training.config import Config
@@ -125,11 +123,6 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Lock the run for writing; raise a ValueError that names the process that holds it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        return locked(self.path)
 
     def holds_a_run(self) -> bool:
         """Return whether there is a state to resume, or a result."""

@@ -27,6 +27,7 @@ from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.spares import constant
+from kgfast.locks import locked
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
@@ -205,7 +206,7 @@ class Trainer:
 
         While the run is open, the folder is locked and torch has the config's number of threads.
         """
-        lock = self.folder.locked() if self.folder and self.assignment.leads else nullcontext()
+        lock = locked(self.folder.path) if self.folder and self.assignment.leads else nullcontext()
         before = torch.get_num_threads()
         with self.assignment.telling(), lock:
             torch.set_num_threads(self.config.threads or before)

@@ -80,7 +80,6 @@ def search(
     data = load_dataset(config) if dataset is None else dataset
     if not len(data.valid):
         raise ValueError(f"dataset {data.name} has no validation triples to compare by")
-    path.mkdir(parents=True, exist_ok=True)
     with locked(path):
         study = _begun(config, space.settings.first_rung, path, resume)
         searching = _Searching(space, path, data, study, progress)
