@@ -5,9 +5,9 @@ model: engine/sweep.h (per element of the widest crop), engine/int8_sweep.h, eng
 undecided pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries;
 each tier packs queries again and has at most 1 MiB of panels per thread.
 
-Candidates that each query lists are gathered in place (host/sweeps.h): a float32 pass with a proven
-bound decides most pairs; canonical scores decide the rest, and all pairs of rscf scores and of
-float64 operands.
+Candidates that each query lists, and the rows for a few queries without an index, are read in place
+(host/sweeps.h): a float32 pass with a proven bound decides most pairs; canonical scores decide the
+rest, and all pairs of rscf scores and of float64 operands.
 """
 
 import torch

@@ -1,11 +1,11 @@
 """Best k candidates on the CPU: the sweep of ranks, with limits that fall during the sweep.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order the
-survivors (host/survivors.cpp). Few queries of an index read bytes before float32, or high bytes
-before low ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k
-canonical scores per query. Memory: panels and packed queries as for ranks, at most 24 MiB of
-survivors over all threads, or 32 k bytes for each of up to eight queries of one thread, where that
-is more.
+survivors (host/survivors.cpp). One query, or few, read rows in place (host/sweeps.h). Few queries
+of an index read bytes before float32, or high bytes before low ones (host/byte_rows.h,
+host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical scores per query. Memory:
+panels and packed queries as for ranks, at most 24 MiB of survivors over all threads, or 32 k bytes
+for each of up to eight queries of one thread, where that is more.
 """
 
 import torch

@@ -41,6 +41,44 @@ def test_a_sweep_of_panels_is_that_of_the_table(isa, score, count):
         assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
 
 
+@pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+def test_rows_that_one_query_reads_in_place_count_like_packed_rows(isa, score, dtype):
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(777, 300, generator=generator).to(dtype)
+    table[500:600] = table[:100]  # ties
+    queries = torch.randn(6, 300, generator=generator)
+    bias = torch.randn(777, generator=generator)
+    targets = torch.randint(777, (6,), generator=generator)
+    some = torch.randperm(777, generator=generator)[:600]
+    for ids in (None, some):
+        rows = Prepared(table, get_score(score), bias, ids=ids)
+        both = []
+        for step in (6, 1):
+            parts = []
+            for i in range(0, 6, step):
+                few, chosen = Operands(queries[i : i + step], rows), targets[i : i + step]
+                counts = counts_of(few, chosen, Known(*no_known(step)))
+                parts.append((counts.T, *run.topk(few, 9, None, CHECKS)))
+            both.append([torch.cat(each) for each in zip(*parts, strict=True)])
+        assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
+
+
+def test_one_query_packs_no_rows(isa):
+    """A panel's bound on norms is that of its longest row; rows in place have their own."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(2000, 64, generator=generator)
+    table[::16] *= 1e9
+    queries, targets = torch.randn(5, 64, generator=generator), torch.arange(5) * 7 + 1
+    canonical = []
+    for count in (1, 5):
+        few = Operands(queries[:count], Prepared(table, get_score("dot")))
+        with serving(0), tiers.counted_pairs() as pairs:
+            counts_of(few, targets[:count], Known(*no_known(count)))
+        canonical.append(int(pairs[tiers.PAIRS.index("canonical")]) / count)
+    assert 100 * canonical[0] < canonical[1]
+
+
 def test_panels_are_read_in_place_of_the_table(isa):
     """A wrong number in a panel would be seen: the sweep does read them."""
     own = packed(torch.arange(100.0)[:, None], "l1")

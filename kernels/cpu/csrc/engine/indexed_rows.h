@@ -1,7 +1,7 @@
 // Indexed scores: rows are read in place, with features in lanes.
 //
 // Cost model: memory. A pair reads one row, 4 KiB of random access at 512 complex features, for as
-// few instructions as pairwise_sweep.h and pairwise_backward.h count.
+// few instructions as pairwise_sweep.h and pairwise_backward.h count. Rows to come are prefetched.
 //
 // Order: a lane's sums of 64 terms at most go to a second level; a tree adds the lanes. A crop's
 // score has the bits of that crop alone: numbers of a vector beyond the crop's end count as 0.
@@ -19,25 +19,30 @@ namespace kgfast {
 namespace {
 
 constexpr int kRows = 4;
+constexpr int64_t kFloatsFetched = 2048;  // between rows that are read and rows that are fetched
 
-// R rows, one run of features at a time: in place where they are plain float32. Turned: the rows
-// are queries of a score with phases, and are turned after they are read.
+// R rows, one run of features at a time: in place where they are plain float32, and then prefetches
+// the same run of later rows, if any. Turned: the rows are queries of a score with phases, and are
+// turned after they are read.
 template <class Score, int P, int R = kRows, bool Turned = false>
 struct RowReader {
   const Rows& view;
-  const int64_t* ids;  // R
+  const int64_t *ids, *later;  // R each
   const bool direct;
   const float* at[R][P];
   alignas(64) float converted[R][P][kRun];
 
-  RowReader(const Rows& rows, const int64_t* chosen)
-      : view(rows), ids(chosen), direct(!Turned && is_direct(rows)) {}
+  RowReader(const Rows& rows, const int64_t* chosen, const int64_t* next = nullptr)
+      : view(rows), ids(chosen), later(next), direct(!Turned && is_direct(rows)) {}
 
   void load(int64_t feature, int64_t count) {
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
         at[r][p] = direct ? floats_at(view, ids[r], p, feature) : converted[r][p];
         if (!direct) load_plane(view, ids[r], p, feature, count, converted[r][p]);
+        if (direct && later)
+          for (int64_t i = 0; i < count; i += 16)
+            __builtin_prefetch(floats_at(view, later[r], p, feature) + i, 0, 2);
       }
       if (Turned) turn_query<Score>(converted[r][0], kRun, count);
     }
@@ -74,21 +79,22 @@ inline void load_query(const View& view, int64_t row, int64_t features, float si
   for (int64_t i = 0; i < Score::query_planes * padded; ++i) out[i] *= sign;
 }
 
-// Short sums of a query and kRows rows, a vector each.
-template <class Score>
+// Short sums of a query and kRows rows, a vector each; Squared: and of the squares of the rows.
+template <class Score, bool Squared = false>
 struct PairSums {
-  V at[kRows];
+  static constexpr int N = Squared ? 2 * kRows : kRows;
+  V at[N];
 
-  void clear() { std::fill_n(at, kRows, Simd::zero()); }
+  void clear() { std::fill_n(at, N, Simd::zero()); }
   void add(const PairSums& other) {
-    for (int r = 0; r < kRows; ++r) at[r] = Simd::add(at[r], other.at[r]);
+    for (int r = 0; r < N; ++r) at[r] = Simd::add(at[r], other.at[r]);
   }
   // Adds whole vectors [i, stop) of the reader's run; `query` is at that run.
   template <bool Near, class Reader>
   bool add_vectors(const float* query, int64_t padded, const Reader& rows, int64_t i,
                    int64_t stop) {
-    V worst = Simd::zero(), sums[kRows], q[Score::query_planes], c[Score::row_planes];
-    std::copy(at, at + kRows, sums);
+    V worst = Simd::zero(), sums[N], q[Score::query_planes], c[Score::row_planes];
+    std::copy(at, at + N, sums);
     for (; i < stop; i += Simd::W) {
 #pragma GCC unroll 5
       for (int p = 0; p < Score::query_planes; ++p) q[p] = Simd::load(query + p * padded + i);
@@ -97,9 +103,10 @@ struct PairSums {
 #pragma GCC unroll 3
         for (int p = 0; p < Score::row_planes; ++p) c[p] = Simd::load(rows.at[r][p] + i);
         sums[r] = add_term<Score, Near>(sums[r], q, c, &worst);
+        if constexpr (Squared) sums[kRows + r] = Simd::fma(c[0], c[0], sums[kRows + r]);
       }
     }
-    std::copy(sums, sums + kRows, at);
+    std::copy(sums, sums + N, at);
     return all_near(worst);
   }
   // Adds the first `count` < W features of a vector.
@@ -110,20 +117,21 @@ struct PairSums {
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < Score::row_planes; ++p) c[p] = load_lanes(rows.at[r][p] + i, count);
       at[r] = add_term<Score, false>(at[r], q, c, &unused);
+      if constexpr (Squared) at[kRows + r] = Simd::fma(c[0], c[0], at[kRows + r]);
     }
   }
 };
 
 // Adds as if all phases were near, and again if one is not; `near` keeps the guess for later.
-template <class Score, class Reader>
-inline void add_whole(PairSums<Score>& sums, const float* query, int64_t padded,
+template <class Score, bool Squared, class Reader>
+inline void add_whole(PairSums<Score, Squared>& sums, const float* query, int64_t padded,
                       const Reader& rows, int64_t i, int64_t stop, bool& near) {
   if (!Score::has_phase) {
     sums.template add_vectors<true>(query, padded, rows, i, stop);
     return;
   }
   if (near) {
-    const PairSums<Score> before = sums;
+    const PairSums<Score, Squared> before = sums;
     near = sums.template add_vectors<true>(query, padded, rows, i, stop);
     if (near) return;
     sums = before;
@@ -133,9 +141,9 @@ inline void add_whole(PairSums<Score>& sums, const float* query, int64_t padded,
 
 // Writes the scores of kRows rows, of which `valid` exist, where a crop ends. Returns 0 unless
 // scores need mend_scores.
-template <class Score>
-inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums, int64_t features,
-                              const int64_t* ids, int valid, float* out) {
+template <class Score, bool Squared>
+inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score, Squared>& sums,
+                              int64_t features, const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
   uint32_t spoiled = 0;
   for (int r = 0; r < kRows; ++r) distances[r] = sum_of(sums.at[r]);
@@ -143,17 +151,19 @@ inline uint32_t write_indexed(const ScoresJob& job, const PairSums<Score>& sums,
   if constexpr (is_monotone<Score>) distance = nan_if_tiny(distance, features, &spoiled);
   Simd::store(distances, distance);
   for (int r = 0; r < valid; ++r) out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
+  if constexpr (Squared)
+    for (int r = 0; r < valid; ++r) job.squares[out - job.out + r] = sum_of(sums.at[kRows + r]);
   return spoiled & ((1u << kRows) - 1);
 }
 
 // Scores kRows rows, whose ids are `ids`. `out`: their place in crop 0. Returns 0 unless
 // scores need mend_scores.
-template <class Score, class Reader>
+template <class Score, bool Squared, class Reader>
 uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
                     int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t matrix = job.query.count * job.per_query;
-  PairSums<Score> totals, sums;
+  PairSums<Score, Squared> totals, sums;
   totals.clear();
   sums.clear();
   bool near = true;
@@ -168,7 +178,7 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
       add_whole(sums, query + run, padded, rows, i, whole, near);
       i = whole;
       if (end > count) break;
-      PairSums<Score> ended = sums;
+      PairSums<Score, Squared> ended = sums;
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
       spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
@@ -182,48 +192,26 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
   return spoiled;
 }
 
-inline void row_squares(const Rows& rows, const int64_t* ids, int64_t count, int64_t features,
-                        float* out) {
-  alignas(64) float run[kRun];
-  for (int64_t k = 0; k < count; ++k) {
-    V sums[4] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
-    for (int64_t feature = 0; feature < features; feature += kRun) {
-      const int64_t width = std::min(kRun, features - feature);
-      const float* from = is_direct(rows) ? floats_at(rows, ids[k], 0, feature) : run;
-      if (from == run) load_plane(rows, ids[k], 0, feature, width, run);
-      int64_t i = 0;
-      for (; i + 4 * Simd::W <= width; i += 4 * Simd::W)
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          const V x = Simd::load(from + i + j * Simd::W);
-          sums[j] = Simd::fma(x, x, sums[j]);
-        }
-      for (; i < width; i += Simd::W) {
-        const V x = load_lanes(from + i, width - i);
-        sums[0] = Simd::fma(x, x, sums[0]);
-      }
-    }
-    out[k] = sum_of(Simd::add(Simd::add(sums[0], sums[1]), Simd::add(sums[2], sums[3])));
-  }
-}
-
 // Scores a query with its places [first, last).
-template <class Score>
+template <class Score, bool Squared>
 void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
   const int64_t* index = job.index ? job.index + row * job.per_query : nullptr;
+  const int64_t ahead =
+      std::max<int64_t>(kFloatsFetched / (job.num_features * Score::row_planes), kRows);
   uint32_t spoiled = 0;
   for (int64_t k = first; k < last; k += kRows) {
-    int64_t ids[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t place = std::min(k + r, last - 1);
+    int64_t ids[2 * kRows];
+    for (int r = 0; r < 2 * kRows; ++r) {
+      const int64_t place = r < kRows ? std::min(k + r, last - 1)
+                                      : std::min(k + r + ahead - kRows, job.per_query - 1);
       ids[r] = index ? index[place] : place;
     }
-    RowReader<Score, Score::row_planes> rows(job.rows, ids);
-    spoiled |= score_rows<Score>(job, scratch, rows, ids,
-                                 static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                                 job.out + row * job.per_query + k);
+    RowReader<Score, Score::row_planes> rows(job.rows, ids, ids + kRows);
+    const int valid = static_cast<int>(std::min<int64_t>(kRows, last - k));
+    spoiled |= score_rows<Score, Squared>(job, scratch, rows, ids, valid,
+                                          job.out + row * job.per_query + k);
   }
   if (!spoiled) return;
   const int64_t start = row * job.per_query + first;

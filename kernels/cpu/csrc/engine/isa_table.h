@@ -23,10 +23,13 @@ constexpr ScoresKernels kScoresKernels = {
     },
     [](const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
       with_precise(job.score, [&](auto score) {
-        score_query<decltype(score)>(job, row, first, last, scratch);
+        using Score = decltype(score);
+        if (!is_monotone<Score> && job.squares)
+          score_query<Score, !is_monotone<Score>>(job, row, first, last, scratch);
+        else
+          score_query<Score, false>(job, row, first, last, scratch);
       });
     },
-    row_squares,
 };
 
 constexpr BackwardKernels kBackwardKernels = {

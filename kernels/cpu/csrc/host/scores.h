@@ -29,6 +29,7 @@ struct ScoresJob : Operands {
   const float* bias;     // [N] or nullptr
   float* out;            // [C, B, K]
   int64_t num_features;  // features of the widest crop
+  float* squares;        // [B, K] sums of squares of rows, for products of one crop; or nullptr
 };
 
 // Scores of queries with all rows, panel by panel.
@@ -40,8 +41,6 @@ struct ScoresKernels {
   void (*panel)(const PanelJob&, int64_t panel, Worker&);  // scores a panel with a pass of queries
   // Scores query `row` with its places [first, last); scratch: a padded query.
   void (*indexed)(const ScoresJob&, int64_t row, int64_t first, int64_t last, float* scratch);
-  // Writes the sum of squares of each row.
-  void (*squares)(const Rows&, const int64_t* ids, int64_t count, int64_t features, float* out);
 };
 
 // Computes the scores; returns true if interrupted.

@@ -110,6 +110,10 @@ class Sweeps {
       parallel(job_.num_queries, [&](OwnedWorker& owned, int64_t i) { sweep_list(owned, i); });
       return;
     }
+    if (reads_in_place()) {
+      sweep_rows();
+      return;
+    }
     packed_.pack(execution_, job_);
     if (is_int8()) {
       int8_->pack(job_, bias_.magnitude());
@@ -137,11 +141,21 @@ class Sweeps {
   static constexpr int64_t kPairsAtOnce = 256;  // their rows stay in the cache
   static constexpr int64_t kPairsTaken = 64;
   static constexpr int64_t kWidestVector = 16;
+  static constexpr int64_t kInPlaceProducts = 4, kInPlaceDistances = 2;  // queries, at most
+  static constexpr int64_t kBlockBytes = 256 << 10;  // of rows that queries share
+
+  // Rows that are read in place: `count` of them now, and others of `listed` later, maybe.
+  struct RowsInPlace {
+    const int64_t* ids;  // listed
+    int64_t count, listed;
+  };
 
   // Bounds the costs of a query with some candidates, whose rows are read in place, in a crop, and
   // notes rows that are not finite. NaNs where no bound holds.
-  void find_costs(OwnedWorker& owned, int64_t crop, int64_t query, const int64_t* ids,
-                  int64_t count, float* lows, float* highs) const {
+  void find_costs(OwnedWorker& owned, int64_t crop, int64_t query, const RowsInPlace& rows,
+                  float* lows, float* highs) const {
+    const auto [ids, count, listed] = rows;
+    const double* const bias = job_.bias_exact;
     const ErrorBound& bound = list_bounds_[crop];
     const int64_t features = crops_[crop].end;
     const double terms = static_cast<double>(features + kWidestVector);
@@ -159,23 +173,25 @@ class Sweeps {
     job.num_features = features;
     job.crops = {&features, 1};
     job.index = ids;
-    job.per_query = count;
+    job.per_query = listed;
     job.out = scores;
+    job.squares = has_norm ? squares : nullptr;
     if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data());
-    if (is_bounded && has_norm)
-      isa_.scores->squares(job_.rows, ids, count, features, squares);
+    bool is_finite = true;
     for (int64_t i = 0; i < count; ++i) {
       // Squares that are flushed are below 2^-126.
       const double norm = std::sqrt(double{squares[i]}) * (1.0 + terms * 0x1p-22) + terms * 0x1p-62;
       const double distance = is_bounded ? -double{scores[i]} : NAN;
       const double off = rel * std::fabs(distance) + base + slope * norm;
-      const double cost = distance - (job_.bias_exact ? job_.bias_exact[ids[i]] : 0.0);
+      const double cost = distance - (bias ? bias[ids[i]] : 0.0);
       const double more = (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // roundings to float32
       lows[i] = static_cast<float>(cost - off - more);
       highs[i] = static_cast<float>(cost + off + more);
-      if (!std::isfinite(distance))
-        check_candidate(job_, ids[i], &owned.worker.bad_candidate, &owned.worker.bad_factor);
+      is_finite &= std::isfinite(distance);
     }
+    for (int64_t i = 0; i < count && !is_finite; ++i)
+      if (!is_bounded || !std::isfinite(scores[i]))
+        check_candidate(job_, ids[i], &owned.worker.bad_candidate, &owned.worker.bad_factor);
   }
 
  private:
@@ -207,17 +223,48 @@ class Sweeps {
   // Sweeps the candidates that a query lists.
   void sweep_list(OwnedWorker& owned, int64_t position) {
     const int64_t query = job_.query_ids[position], end = lists_.indptr[query + 1];
-    float lows[kPairsAtOnce] = {}, highs[kPairsAtOnce] = {};
     for (int64_t at = lists_.indptr[query]; at < end; at += kPairsAtOnce) {
-      const int64_t count = std::min(kPairsAtOnce, end - at);
-      for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
-        find_costs(owned, crop, query, lists_.indices + at, count, lows, highs);
-        for (int64_t i = 0; i < count; i += kPairsTaken) {
-          const int taken = static_cast<int>(std::min(kPairsTaken, count - i));
-          isa_.take(job_, crop, position, at + i, taken, lows + i, highs + i, owned.worker);
-        }
+      const int64_t left = end - at;
+      answer(owned, position, at, {lists_.indices + at, std::min(kPairsAtOnce, left), left});
+    }
+  }
+
+  // Answers for candidates of a query from place `first` on.
+  void answer(OwnedWorker& owned, int64_t position, int64_t first, const RowsInPlace& rows) const {
+    float lows[kPairsAtOnce] = {}, highs[kPairsAtOnce] = {};
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
+      find_costs(owned, crop, job_.query_ids[position], rows, lows, highs);
+      for (int64_t i = 0; i < rows.count; i += kPairsTaken) {
+        const int taken = static_cast<int>(std::min(kPairsTaken, rows.count - i));
+        isa_.take(job_, crop, position, first + i, taken, lows + i, highs + i, owned.worker);
       }
     }
+  }
+
+  // True if a pass has so few queries that packing the rows takes longer than sweeping them.
+  bool reads_in_place() const {
+    const bool is_product = job_.facts.terms == Terms::products;
+    return !job_.packed.panels && job_.num_crops == 1 && job_.num_features > 0 &&
+           job_.num_queries <= (is_product ? kInPlaceProducts : kInPlaceDistances) && !is_int8() &&
+           std::isfinite(list_bounds_[0].absolute);
+  }
+
+  // Sweeps all candidates, whose rows are read in place. A block of rows stays in the cache for all
+  // queries.
+  void sweep_rows() {
+    const int64_t row_bytes = job_.num_features * job_.rows.planes * size_of(job_.rows.view.dtype);
+    const int64_t block = std::clamp<int64_t>(kBlockBytes / row_bytes, 16, kPairsAtOnce);
+    const int64_t end = job_.num_candidates, blocks = divide_up(end, block);
+    const int64_t run = block * std::clamp<int64_t>(blocks / (8 * plan_.threads), 1, 8);
+    parallel(divide_up(end, run), [&](OwnedWorker& owned, int64_t task) {
+      int64_t ids[2 * kPairsAtOnce];
+      for (int64_t at = task * run; at < std::min((task + 1) * run, end); at += block) {
+        const int64_t listed = std::min(2 * block, end - at);
+        for (int64_t i = 0; i < listed; ++i) ids[i] = candidate_of(job_, at + i);
+        for (int64_t i = 0; i < job_.num_queries; ++i)
+          answer(owned, i, at, {ids, std::min(block, listed), listed});
+      }
+    });
   }
 
  protected:
