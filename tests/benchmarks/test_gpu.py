@@ -302,7 +302,7 @@ def test_a_command_says_how_it_ended(gpu, run, monkeypatch):
     started = time.monotonic()
     assert verdict("import os, sys; assert os.environ['A'] + sys.stdin.read() == 'works'") == "good"
     assert verdict("print('broken'); raise SystemExit(3)") == "FAILED: exit code 3"
-    assert verdict(sleeps, 6.0) == "STOPPED: over its time"
+    assert verdict(sleeps, 5.0) == "STOPPED: over its time"
     assert time.monotonic() - started < 30
     assert run.step("", ["no-such-tool"], 9)["verdict"] == "left out: needs no-such-tool"
     assert run.step("", [sys.executable], 4)["verdict"] == "left out: no time was left"

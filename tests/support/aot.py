@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -160,6 +160,10 @@ def _source(kernel: Any, special: Specialisation) -> ASTSource:
 def ttir_of(launch: Launch) -> str:
     """Return the TTIR of a launch for sm_90, in hundredths of the time of compiling."""
     source, target = _source(launch.kernel, specialisation(launch)), GPUTarget("cuda", 90, 32)
+    return _kept(f"{source.hash()} {launch.options}", "ttir", lambda: _ttir(launch, source, target))
+
+
+def _ttir(launch: Launch, source: ASTSource, target: GPUTarget) -> str:
     backend, context, stages = make_backend(target), ir.context(), {}
     options = backend.parse_options(launch.options)
     ir.load_dialects(context)
@@ -168,6 +172,16 @@ def ttir_of(launch: Launch) -> str:
     module = source.make_ir(target, options, *made_for, context)
     backend.add_stages(stages, options, source.language)
     return str(stages["ttir"](module, {}))
+
+
+def _kept(key: str, kind: str, make: Callable[[], str]) -> str:
+    """Return a text from Triton's cache, where it is made once for a key and a Triton."""
+    kept = get_cache_manager(sha256(f"{key} {triton.__version__}".encode()).hexdigest())
+    if (path := kept.get_file(f"{kind}.txt")) is not None:
+        return Path(path).read_text()
+    text = make()
+    kept.put(text, f"{kind}.txt", binary=False)
+    return text
 
 
 @dataclass
@@ -378,16 +392,13 @@ def _operation(text: str) -> str:
 
 
 def _cuobjdump(flag: str, cubin: bytes) -> str:
-    """Return what the tool says of a cubin, from Triton's cache where it has said so before."""
-    kept = get_cache_manager(sha256(cubin + triton.__version__.encode()).hexdigest())
-    name = f"{flag}.txt"
-    if (path := kept.get_file(name)) is not None:
-        return Path(path).read_text()
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        words = [str(tool), flag, file.name]
-        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    kept.put(said, name, binary=False)
-    return said
+
+    def said() -> str:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            words = [str(tool), flag, file.name]
+            return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    return _kept(sha256(cubin).hexdigest(), flag, said)
