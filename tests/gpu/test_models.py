@@ -96,9 +96,9 @@ def loss_and_gradients(med, triples, negatives, side):
 def test_losses_and_gradients_of_croppable_and_filtered_models(device, name, crop, shared, side):
     generator = torch.Generator().manual_seed(2)
     triples = torch.stack(
-        [torch.randint(limit, (64,), generator=generator) for limit in (N, R, N)], 1
+        [torch.randint(limit, (40,), generator=generator) for limit in (N, R, N)], 1
     )
-    negatives = torch.randint(N, (48,) if shared else (64, 16), generator=generator)
+    negatives = torch.randint(N, (48,) if shared else (40, 10), generator=generator)
     med = med_of(name, crop)
     expected = loss_and_gradients(copy.deepcopy(med).double(), triples, negatives, side)
     med = med.to(device)
@@ -122,7 +122,7 @@ def test_a_run(device, negatives, optimizer):
             "model": {"name": "rotate", "base_dim": 16, "use_rscf": True},
             "med": {"dims": [4, 8, 16], "submodels_per_step": 3},
             "optim": {"name": optimizer, "lr": 1e-2},
-            "train": {"steps": 30, "eval_every": 10},
+            "train": {"steps": 12, "eval_every": 6},
             "data": {"train_bs": 64, "neg_size": 16, "negatives": negatives},
         }
     )
