@@ -96,5 +96,6 @@ def test_heads_that_cannot_be(arguments, options, message):
 def test_numbers_that_are_not_finite(method):
     hidden = HIDDEN.clone()
     hidden[1, 2] = float("nan")
-    with pytest.raises(ValueError, match="row 1 holds a NaN or an infinity"):
+    place = r"hidden\[1\]" if method == "rank" else "row 1"
+    with pytest.raises(ValueError, match=f"{place} holds a NaN or an infinity"):
         METHODS[method](hidden=hidden)
