@@ -241,11 +241,14 @@ class Sweeps {
     }
   }
 
-  // True if a pass has so few queries that packing the rows takes longer than sweeping them.
+  // True if a pass has so few queries that packing the rows takes longer than sweeping them. Rows
+  // that are not plain float32 are converted for each query.
   bool reads_in_place() const {
     const bool is_product = job_.facts.terms == Terms::products;
+    const bool is_direct = job_.rows.view.dtype == DType::f32 && job_.rows.view.step == 1;
+    const int64_t most = is_product ? kInPlaceProducts : kInPlaceDistances;
     return !job_.packed.panels && job_.num_crops == 1 && job_.num_features > 0 &&
-           job_.num_queries <= (is_product ? kInPlaceProducts : kInPlaceDistances) && !is_int8() &&
+           job_.num_queries <= (is_direct ? most : 1) && !is_int8() &&
            std::isfinite(list_bounds_[0].absolute);
   }
 
