@@ -12,7 +12,6 @@ from kgfast.kernels import cpu
 
 QEMU = "qemu-x86_64-static"
 pytestmark = [
-    pytest.mark.slow,  # test_simd.py reads the instructions of what runs everywhere
     pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86 programs"),
     pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"{QEMU} is not installed"),
     pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built"),
@@ -54,7 +53,7 @@ def emulated(processor):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("processor", "isa"),
-    [("Nehalem", "baseline"), ("Haswell-noTSX", "avx2")],
+    [("Nehalem", "baseline"), pytest.param("Haswell-noTSX", "avx2", marks=pytest.mark.slow)],
 )
 def test_ranks_answers_and_a_step_are_those_of_this_machine(processor, isa, capsys):
     """Integers are equal; numbers are close: roots of AVX2 have other errors on each processor."""
