@@ -124,7 +124,8 @@ class Answers(SearchResult):
         self.anchors, self.side, self._vocabularies = anchors, side, names
         self.times = None if num_times is None else others % num_times
         self.heads = None if side == "head" else anchors
-        self.relations = None if side == "relation" else others // (num_times or 1)
+        relations = others if num_times is None else others // num_times
+        self.relations = None if side == "relation" else relations
         self.tails = {"head": anchors, "relation": others}.get(side)
 
     def __len__(self) -> int:
