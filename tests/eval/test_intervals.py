@@ -61,11 +61,14 @@ def test_pieces_change_nothing(monkeypatch, at_once):
 def test_memory_of_a_million_triples():
     """In a process of its own; no rank is there twice."""
     script = """
+        import ctypes
+
         import torch
         from kgfast.eval.ranks import Ranks
         from support.memory import PeakMemory
 
         torch.set_num_threads(1)
+        ctypes.CDLL(None).mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD: freed blocks leave the process
         greater = torch.randperm(2_000_000).view(-1, 2)
         none, candidates = greater * 0, torch.full_like(greater, 2_000_000)
         triples = torch.zeros(1_000_000, 3, dtype=torch.int64)
@@ -82,12 +85,15 @@ def test_memory_of_a_million_triples():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of Linux")
 def test_memory_does_not_grow_with_the_samples():
     script = """
+        import ctypes
+
         import torch
         import kgfast
         from kgfast.eval.ranks import Ranks
         from support.memory import PeakMemory
 
         torch.set_num_threads(1)
+        ctypes.CDLL(None).mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD: freed blocks leave the process
         greater = torch.randint(0, 1000, (100_000, 2))
         none, candidates = torch.zeros_like(greater), torch.full_like(greater, 1000)
         triples = torch.zeros(100_000, 3, dtype=torch.int64)
