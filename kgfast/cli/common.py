@@ -51,7 +51,7 @@ class _Commands(TyperGroup):
                     message = message.replace("Value error, ", "")  # pydantic's words
                     say(f"error: {shortened(message, 300)} (see {path} --help)", err=True)
             except _EXPECTED as error:
-                if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
+                if debug:
                     raise
                 message = str(error) or type(error).__name__
                 if isinstance(error, OSError) and error.filename is not None:

@@ -92,10 +92,7 @@ def evaluate(
             raise ValueError(
                 f"{folder} holds tables, not a run: --data must name the triples to rank"
             )
-        try:
-            results = loaded.ranks(split.value, sides, **options)
-        except NotImplementedError as error:  # tables without scores of relations, not a bug
-            raise ValueError(str(error)) from error
+        results = loaded.ranks(split.value, sides, **options)
         results = results if isinstance(results, dict) else {None: results}
         results = {dim: ranks.raw if raw else ranks for dim, ranks in results.items()}
         return results, _which(folder, checkpoint, loaded)

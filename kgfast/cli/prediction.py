@@ -121,10 +121,7 @@ def predict(
     else:
         allowed = loaded.type_constraints(types) if types else candidates
         options |= {"k": k, "above": above, "dims": dim, "candidate_ids": allowed}
-        try:
-            columns = _answers(loaded, ids, queries, options)
-        except NotImplementedError as error:  # tables without scores of relations, not a bug
-            raise ValueError(str(error)) from error
+        columns = _answers(loaded, ids, queries, options)
     values = loaded.probabilities(torch.from_numpy(columns["score"]))
     if values is not None:
         columns["probability"] = values.numpy()

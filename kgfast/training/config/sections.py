@@ -116,7 +116,8 @@ class ModelConfig(Section):
     init_range: Positive | None = None
     """Draw entities and relations uniformly within +- this number; by default as the model does."""
     init_std: Positive | None = None
-    """As ``init_range``, but from a normal distribution with this standard deviation."""
+    """Draw entities and relations from a normal distribution with this standard deviation; not with
+    init_range."""
     reciprocal: bool = False
     """Add inverse relations, and predict a head as the tail of the inverse
     (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve always has them."""
