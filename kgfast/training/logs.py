@@ -1,4 +1,4 @@
-"""The log of a run: ``metrics.jsonl``, a JSON object per line; and callbacks for its rows.
+"""The log of a run: ``metrics.jsonl``, a JSON object per line; callbacks and trackers of its rows.
 
 Rows are flushed at once, and the rows of a step before its checkpoint. Resuming cuts the rows after
 the resumed step, so the log equals the log of an uninterrupted run.
@@ -8,18 +8,22 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 from kgfast.eval.metrics import METRICS
-from kgfast.text import bad_line
+from kgfast.frames import needed
+from kgfast.text import bad_line, reading
+from kgfast.training.config import Config
 from kgfast.whole_files import write_whole
 
-_FILE = "metrics.jsonl"
+_FILE, _IDS = "metrics.jsonl", "trackers.json"
 _NUMBERS = ("step", "epoch", "time", "dim", "loss", "lr", *(metric.name for metric in METRICS))
 
 Row = dict[str, Any]
+Series = tuple[Callable[..., object], Callable[[], object]]  # takes (numbers, step=); ends
 
 
 class Callback:
@@ -95,3 +99,92 @@ def line_of(row: Mapping[str, Any]) -> str:
         for key, value in row.items()
     }
     return json.dumps(clean) + "\n"
+
+
+class Tracker(Callback):
+    """Callback that sends the rows of a run to TensorBoard, Weights & Biases or MLflow.
+
+    Series are ``train/loss``, ``valid/mrr``, of a width ``valid/64/mrr``. A tracker opens at its
+    first row, and stores its id in the run folder, so that a resumed run continues the series. An
+    ImportError names the package that is missing.
+    """
+
+    def __init__(self, name: str, folder: Path, config: Config) -> None:
+        self.name, self.folder, self.config = name, folder, config
+        # The name is that of the package, and of the extra of kgfast.
+        self.module: Any = needed(name, f"train.track: {name}", f'"kgfast[{name}]"')
+        self._series: Series | None = None
+
+    def on_step(self, row: Row) -> None:
+        names = (str(row[name]) for name in ("split", "dim") if name in row)
+        self._send("/".join(names) or "train", row, row["step"])
+
+    on_evaluation = on_step
+
+    def on_end(self, result: Any) -> None:
+        _, close = self._send("test", result.test, result.steps)
+        for dim, metrics in result.test_of_submodels.items():
+            self._send(f"test/{dim}", metrics, result.steps)
+        close()
+        self._series = None
+
+    def _send(self, group: str, row: Row, step: int) -> Series:
+        # The test has the step of the last row, which stays.
+        first = step + group.startswith("test")
+        self._series = self._series or _OPENERS[self.name](self, first)
+        numbers = {f"{group}/{key}": x for key, x in row.items() if isinstance(x, float)}
+        self._series[0](numbers, step=step)
+        return self._series
+
+    def stored_id(self, new: str | None = None) -> str | None:
+        """Return the id of the series in the run folder, after storing a new one."""
+        path = self.folder / _IDS
+        with reading(path, "not the ids of trackers"):
+            ids = dict(json.loads(path.read_text())) if path.is_file() else {}
+        if new is not None:
+            ids[self.name] = new
+            write_whole(path, lambda beside: beside.write_text(json.dumps(ids) + "\n"))
+        return ids.get(self.name)
+
+
+def _open_tensorboard(tracker: Tracker, step: int) -> Series:
+    """Open event files in ``RUN/tensorboard``, for ``tensorboard --logdir RUN``."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    board = SummaryWriter(str(tracker.folder / "tensorboard"), purge_step=step)
+
+    def send(numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            board.add_scalar(name, value, step)
+
+    return send, board.close
+
+
+def _open_wandb(tracker: Tracker, step: int) -> Series:
+    """Open a run of Weights & Biases; ``WANDB_MODE=offline`` writes it to ``RUN/wandb`` alone."""
+    run = tracker.module.init(
+        id=tracker.stored_id() or tracker.stored_id(uuid4().hex),
+        resume="allow",
+        dir=str(tracker.folder),
+        name=tracker.folder.name,
+        config=tracker.config.flat(),
+    )
+    return run.log, run.finish
+
+
+def _open_mlflow(tracker: Tracker, step: int) -> Series:
+    """Open a run of MLflow where ``MLFLOW_TRACKING_URI`` says; ``@`` of a metric is ``_at_``."""
+    module, earlier = tracker.module, tracker.stored_id()
+    run = module.start_run(run_id=earlier, run_name=tracker.folder.name)
+    if earlier is None:
+        tracker.stored_id(run.info.run_id)
+        module.log_params(tracker.config.flat())
+
+    def send(numbers: Mapping[str, float], step: int) -> None:
+        named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
+        module.log_metrics(named, step=step)
+
+    return send, module.end_run
+
+
+_OPENERS = {"tensorboard": _open_tensorboard, "wandb": _open_wandb, "mlflow": _open_mlflow}

@@ -43,11 +43,10 @@ from kgfast.training.capture import StepGraphs, obstacle_of
 from kgfast.training.checkpoint import RunFolder, Stored, check_same_graph, of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead
-from kgfast.training.logs import Callback, Row, line_of, opened_log
+from kgfast.training.logs import Callback, Row, Tracker, line_of, opened_log
 from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.state import Result, State, checked, described, first_bad_row
-from kgfast.training.trackers import TRACKERS
 from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
@@ -132,7 +131,7 @@ class Trainer:
             for name in dict.fromkeys(config.train.track if assignment.leads else ()):
                 if self.folder is None:
                     raise ValueError("train.track: a tracker needs a run folder; run_dir is None")
-                self.callbacks.append(TRACKERS[name](self.folder, config))
+                self.callbacks.append(Tracker(name, self.folder.path, config))
             if self._room is not None and self.device.type != "cpu":
                 raise ValueError(
                     f"train.table_folder: files are mapped into the memory of the CPU; device is "
