@@ -37,6 +37,16 @@ def fingerprint(dataset: Dataset) -> dict[str, str]:
     return digests
 
 
+def check_same_graph(run: Dataset, data: Dataset) -> None:
+    """Raise a ValueError unless data are the graph of a run, in any order of names and lines."""
+    stored, read = fingerprint(run), fingerprint(data)
+    different = [name for name in stored if stored[name] != read[name]]
+    if different:
+        raise ValueError(
+            f"dataset {data.name} is not the graph of this run: {', '.join(different)} differ"
+        )
+
+
 def _digest_of_names(*vocabularies: Iterable[str]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for names in vocabularies:

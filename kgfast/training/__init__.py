@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from kgfast.training.checkpoint import RunFolder as RunFolder
     from kgfast.training.config import Config as Config
     from kgfast.training.data import Batch as Batch
+    from kgfast.training.data import Objective as Objective
     from kgfast.training.loading import LoadedRun as LoadedRun
     from kgfast.training.loading import Vocabularies as Vocabularies
     from kgfast.training.loading import load_run as load_run
     from kgfast.training.loading import model_of as model_of
     from kgfast.training.logs import Callback as Callback
     from kgfast.training.logs import read_rows as read_rows
-    from kgfast.training.objective import Objective as Objective
     from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
     from kgfast.training.row_optimizer import RowAdam as RowAdam
     from kgfast.training.state import Result as Result
@@ -27,10 +27,9 @@ _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
     "checkpoint": ("RunFolder",),
     "config": ("Config",),
-    "data": ("Batch",),
+    "data": ("Batch", "Objective"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("Callback", "read_rows"),
-    "objective": ("Objective",),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
     "state": ("Result",),
     "trainer": ("Trainer",),

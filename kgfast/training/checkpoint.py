@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.datasets.identity import fingerprint, names_digest
+from kgfast.datasets.identity import names_digest
 from kgfast.graph import TimedRelations, Triples, Vocabulary
 from kgfast.tables.files import Room, metadata_of, read, write
 from kgfast.text import reading, shown
@@ -201,13 +201,3 @@ class RunFolder:
             result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
             checked(Result, result)
             return result
-
-
-def check_same_graph(run: Dataset, data: Dataset) -> None:
-    """Raise a ValueError unless data are the graph of a run, in any order of names and lines."""
-    stored, read = fingerprint(run), fingerprint(data)
-    different = [name for name in stored if stored[name] != read[name]]
-    if different:
-        raise ValueError(
-            f"dataset {data.name} is not the graph of this run: {', '.join(different)} differ"
-        )

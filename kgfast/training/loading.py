@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset, load_negatives, with_labels
 from kgfast.datasets import load as load_data
+from kgfast.datasets.identity import check_same_graph
 from kgfast.datasets.query_files import read_types
 from kgfast.eval import Classification, Ranks, classify, rank
 from kgfast.eval.candidates import check_constraints
@@ -22,7 +23,7 @@ from kgfast.tables.files import check_tensors
 from kgfast.tables.views import numbered
 from kgfast.text import escaped, reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
-from kgfast.training.checkpoint import RunFolder, check_same_graph, of_part
+from kgfast.training.checkpoint import RunFolder, of_part
 from kgfast.training.config import Config
 
 

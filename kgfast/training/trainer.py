@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
-from kgfast.datasets.identity import names_digest
+from kgfast.datasets.identity import check_same_graph, names_digest
 from kgfast.datasets.labelled import write_labels
 from kgfast.environment import provenance
 from kgfast.eval import Ranks
@@ -40,11 +40,10 @@ from kgfast.tables.mapped import MappedRoom
 from kgfast.text import reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset
 from kgfast.training.capture import StepGraphs, obstacle_of
-from kgfast.training.checkpoint import RunFolder, Stored, check_same_graph, of_part, save
+from kgfast.training.checkpoint import RunFolder, Stored, of_part, save
 from kgfast.training.config import Config, is_own
-from kgfast.training.data import Batch, BatchesAhead
+from kgfast.training.data import Batch, BatchesAhead, Objective
 from kgfast.training.logs import Callback, Row, Tracker, line_of, opened_log
-from kgfast.training.objective import Objective
 from kgfast.training.optimizer import Optimizer
 from kgfast.training.state import Result, State, checked, described, first_bad_row
 from kgfast.whole_files import write_whole
@@ -285,8 +284,8 @@ class Trainer:
             num_times=model.num_times,
         ).cpu()
         self._objective = Objective(config, hrt, model)
-        self._per_epoch = self._objective.batches.per_epoch
-        self.steps = config.train.steps or (config.train.epochs or 0) * self._per_epoch
+        per_epoch = self._objective.per_epoch
+        self.steps = config.train.steps or (config.train.epochs or 0) * per_epoch
         self._optimizer = Optimizer(
             model,
             config.optim,
@@ -450,7 +449,7 @@ class Trainer:
         state = self.state
         where = {
             "step": state.step,
-            "epoch": round(state.step / self._per_epoch, 4),
+            "epoch": round(state.step / self._objective.per_epoch, 4),
             "time": round(state.seconds_training + state.seconds_evaluating, 3),
         }
         if self._log_file is not None:

@@ -5,7 +5,7 @@ import torch
 
 from kgfast import Candidates, RowGradients, losses
 from kgfast.models import DistMult
-from kgfast.training.objective import Objective
+from kgfast.training.data import Objective
 from support.loss_models import Biased
 from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 

@@ -7,7 +7,7 @@ import torch
 
 from kgfast import KnownTriples, Reciprocal, use_backend
 from kgfast.losses import NSSALoss, frequency_weights, regularizers
-from kgfast.training.objective import Objective
+from kgfast.training.data import Objective
 from support.loss_models import dense_scores
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 

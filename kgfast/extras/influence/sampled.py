@@ -69,23 +69,23 @@ class SampledInfluence:
 
     def training(self, ids: Tensor, queries: ExampleQueries) -> DrawnNegatives:
         """Return training examples with the negatives of the epoch that the checkpoint is in."""
-        batches, count = self._objective.batches, len(ids)
+        objective, count = self._objective, len(ids)
         is_head = queries.side == "head"
         rows = ids - self._num_triples * (is_head and not self._has_inverses)
-        place = torch.full((len(self._objective.hrt),), -1, dtype=torch.int64, device="cpu")
+        place = torch.full((len(objective.hrt),), -1, dtype=torch.int64, device="cpu")
         place[rows.cpu()] = torch.arange(count, dtype=torch.int64, device="cpu")
         size = self._config.data.neg_size
         negatives = torch.empty(count, size, dtype=torch.int64, device="cpu")
         mask = torch.ones(count, size, dtype=torch.bool, device="cpu")
         factor = torch.ones(count, dtype=torch.float32, device="cpu")
-        epoch = max(0, self._step - 1) // batches.per_epoch
-        for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
-            side, of_batch = batches.rows_of(number)
+        epoch = max(0, self._step - 1) // objective.per_epoch
+        for number in range(epoch * objective.per_epoch, (epoch + 1) * objective.per_epoch):
+            side, of_batch = objective.rows_of(number)
             at = place[of_batch]
             chosen = at >= 0
             if side != self._trained_side(queries.side) or not bool(chosen.any()):
                 continue
-            batch, at = self._objective.batch(number), at[chosen]
+            batch, at = objective.batch(number), at[chosen]
             drawn, taking_part = _drawn(batch.negatives, batch.mask, len(of_batch))
             negatives[at], mask[at] = drawn[chosen], taking_part[chosen]
             factor[at] = self._factor(batch, taking_part)[chosen]

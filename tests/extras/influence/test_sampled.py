@@ -10,7 +10,7 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import ExampleQueries, Examples
 from kgfast.extras.influence.sampled import SampledInfluence
-from kgfast.training.objective import Objective
+from kgfast.training.data import Objective
 from support.influences import assert_close, flat
 from support.small_runs import trainer_of
 
@@ -147,11 +147,11 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     for ids, drawn in drawn_again(checkpoint):
         rows = gradients_of(model, drawn, stages.loss)
         of_example.update(zip(ids.tolist(), rows, strict=True))
-    epoch = (origin.step - 1) // objective.batches.per_epoch
-    numbers = range(epoch * objective.batches.per_epoch, (epoch + 1) * objective.batches.per_epoch)
+    epoch = (origin.step - 1) // objective.per_epoch
+    numbers = range(epoch * objective.per_epoch, (epoch + 1) * objective.per_epoch)
     assert origin.step - 1 in numbers
     for number in numbers:
-        side, ids = objective.batches.rows_of(number)
+        side, ids = objective.rows_of(number)
         table = model.entity.detach().clone().requires_grad_()
         trained = getattr(model, "model", model)  # a model with inverse relations, too
         split = _Split(trained, trained.with_entity(table))
