@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from kgfast.training.build import follow as follow
     from kgfast.training.build import load_dataset as load_dataset
     from kgfast.training.build import loss_of as loss_of
+    from kgfast.training.checkpoint import Result as Result
     from kgfast.training.checkpoint import RunFolder as RunFolder
     from kgfast.training.config import Config as Config
     from kgfast.training.data import Batch as Batch
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
     from kgfast.training.logs import read_rows as read_rows
     from kgfast.training.row_optimizer import RowAdagrad as RowAdagrad
     from kgfast.training.row_optimizer import RowAdam as RowAdam
-    from kgfast.training.state import Result as Result
     from kgfast.training.trainer import Trainer as Trainer
 
 _HOMES = {
     "build": ("follow", "load_dataset", "loss_of"),
-    "checkpoint": ("RunFolder",),
+    "checkpoint": ("Result", "RunFolder"),
     "config": ("Config",),
     "data": ("Batch", "Objective"),
     "loading": ("LoadedRun", "Vocabularies", "load_run", "model_of"),
     "logs": ("Callback", "read_rows"),
     "row_optimizer": ("RowAdagrad", "RowAdam"),
-    "state": ("Result",),
     "trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -195,7 +195,6 @@ class Objective(Batches):
         self._loss: Callable[..., Tensor] = losses.MEDLoss(sparse=True) if is_med else loss
         self._draw_dims = model.draw if isinstance(model, MED) else None
         self.hrt = with_inverses(hrt, model.num_relations) if model.has_inverses else hrt
-        self.lazy = mode == "negative"  # a step uses few rows of the entity table
         distinct = mode == "kvsall"
         filters = distinct or data.filter_negatives
         self._known = KnownTriples(self.hrt) if filters else None
@@ -207,7 +206,7 @@ class Objective(Batches):
         if data.target_weights:
             self._target_weights = losses.frequency_weights(self.hrt, num_entities)
         self.negatives: Negatives | None = None
-        if self.lazy:
+        if mode == "negative":
             options = data.neg_size, config.seed, data.negatives == "shared", self._known
             self.negatives = Negatives(num_entities, *options)
 

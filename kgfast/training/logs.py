@@ -81,15 +81,12 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
         except (ValueError, RecursionError):
             row = None
         is_row = isinstance(row, dict) and type(row.get("step")) is int
-        if not (is_row and all(is_number(row.get(name)) for name in _NUMBERS)):
+        values = [row[name] for name in _NUMBERS if row.get(name) is not None] if is_row else []
+        fit = (isinstance(x, int | float) and abs(x) <= sys.float_info.max for x in values)
+        if not (is_row and all(fit)):
             raise bad_line(path, number, "not a row of a log", line)
         rows.append(row)
     return rows
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value of a log is a number that floats hold, or null."""
-    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
 def line_of(row: Mapping[str, Any]) -> str:

@@ -23,7 +23,9 @@ from kgfast.datasets.labelled import write_labels
 from kgfast.environment import provenance
 from kgfast.eval import Ranks
 from kgfast.eval.metrics import HITS, metric_named
+from kgfast.eval.preparation import check_names
 from kgfast.graph import as_triples_tensor
+from kgfast.graph.named import relation_names
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.spares import constant
@@ -40,16 +42,16 @@ from kgfast.tables.mapped import MappedRoom
 from kgfast.text import reading, shown
 from kgfast.training.build import build_model, device_of, follow, load_dataset
 from kgfast.training.capture import StepGraphs, obstacle_of
-from kgfast.training.checkpoint import RunFolder, Stored, of_part, save
+from kgfast.training.checkpoint import Result, RunFolder, State, Stored, checked, of_part, save
 from kgfast.training.config import Config, is_own
 from kgfast.training.data import Batch, BatchesAhead, Objective
 from kgfast.training.logs import Callback, Row, Tracker, line_of, opened_log
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import Result, State, checked, described, first_bad_row
 from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
+_NUMBERS = 1 << 22  # numbers that are checked at once, so that no mask is as large as a table
 Metrics = dict[str, float]
 
 
@@ -273,10 +275,7 @@ class Trainer:
             )
         dataset = self.dataset
         self._rows = names_digest(dataset)
-        for what in ("num_entities", "num_relations"):
-            rows, names = getattr(model, what), getattr(dataset, what)
-            if rows != names:
-                raise ValueError(f"{what} of the model is {rows:,}, of the dataset {names:,}")
+        check_names((dataset.entities, dataset.relations), model)
         hrt = as_triples_tensor(
             dataset.train,
             num_entities=dataset.num_entities,
@@ -286,13 +285,8 @@ class Trainer:
         self._objective = Objective(config, hrt, model)
         per_epoch = self._objective.per_epoch
         self.steps = config.train.steps or (config.train.epochs or 0) * per_epoch
-        self._optimizer = Optimizer(
-            model,
-            config.optim,
-            lazy=self._objective.lazy,
-            assignment=assignment,
-            room=self._room,
-        )
+        options: Any = {"lazy": config.train.mode == "negative", "room": self._room}
+        self._optimizer = Optimizer(model, config.optim, assignment=assignment, **options)
         device, modules = model.entity.device, list(model.modules())
         self._of_device = [device] * (device.type == "cuda")
         runs_own_code = is_own(config.model.name) or is_own(config.loss.name)
@@ -483,7 +477,18 @@ class Trainer:
         """Make the error of the newest step, or of an earlier one from ``step`` on."""
         last = self.state.step - 1
         where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
-        message = f"{what} {where}: {described(self.model, self.dataset)}"
+        why = "all tables are finite, but queries, scores or the loss of their numbers overflow"
+        bad_row = first_bad_row(self.model)
+        if bad_row is not None:
+            table, row = bad_row[0].rpartition(".")[2], bad_row[1]
+            relations, times = relation_names(self.dataset.relations)
+            of_tables = {"entity": self.dataset.entities, "relation": relations, "time": times}
+            names = of_tables.get(table.removeprefix("static_"))
+            name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
+            why = (
+                f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity"
+            )
+        message = f"{what} {where}: {why}: try a lower optim.lr or optim.grad_clip"
         if self.folder is not None and self.folder.last.exists():
             message += f"; the last good state is {self.folder.last}"
         return FloatingPointError(message)
@@ -595,3 +600,15 @@ def _placed(config: Config) -> tuple[torch.device, Assignment]:
 def _is_due(step: int, every: int) -> bool:
     """Return whether a step is a multiple of ``every``; 0: never."""
     return bool(every) and step % every == 0
+
+
+def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
+    """Return the first parameter with a NaN or an infinity, and the first such row, or None."""
+    for name, parameter in model.named_parameters():
+        rows = parameter.detach().reshape(len(parameter) if parameter.ndim else 1, -1)
+        size = max(1, _NUMBERS // max(1, rows.shape[1]))
+        for number, block in enumerate(rows.split(size)):
+            bad = (~block.isfinite().all(1)).nonzero()
+            if len(bad):
+                return name, number * size + int(bad[0])
+    return None

@@ -209,7 +209,7 @@ def test_a_mode_that_cannot_be_left_is_named():
 def test_a_trainer_compares_its_model_with_its_dataset():
     trainer = trainer_of(train={"steps": 1})
     trainer.model = kgfast.RotatE.init(299, 6, 16, seed=0)
-    with pytest.raises(ValueError, match="num_entities of the model is 299, of the dataset 300"):
+    with pytest.raises(ValueError, match="300 names of entities, but the model has 299"):
         trainer.fit()
 
 

@@ -7,9 +7,9 @@ import torch
 
 from kgfast.training import checkpoint
 from kgfast.training.build import build_model
+from kgfast.training.checkpoint import State, checked
 from kgfast.training.config.sections import SchedConfig
 from kgfast.training.optimizer import Optimizer
-from kgfast.training.state import State, checked
 from support.small_runs import assert_same_tensors, ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
