@@ -29,6 +29,10 @@ class Assignment:
         """Return whether this process writes logs, checkpoints and results, and prints."""
         return self.rank == 0
 
+    def agreed_device(self, find: Callable[[], torch.device]) -> torch.device:
+        """Return the device of this process, once every process has one."""
+        return find()
+
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raise a ValueError in all processes unless all have equal facts."""
 

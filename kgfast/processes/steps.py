@@ -216,8 +216,6 @@ def check_timeout(timeout: Any) -> None:
 
 def num_processes() -> int:
     """Return the number of processes, by torch.distributed or torchrun."""
-    if not dist.is_available():
-        return 1
     if dist.is_initialized():
         return dist.get_world_size()
     return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
@@ -225,8 +223,6 @@ def num_processes() -> int:
 
 def join() -> None:
     """Join the processes that torchrun started, unless this one has joined."""
-    if not dist.is_available():
-        raise RuntimeError("this build of torch has no torch.distributed")
     if dist.is_initialized():
         return
     if not dist.is_torchelastic_launched():

@@ -6,7 +6,7 @@ gradient of a query, and of a candidate. So no sum depends on the number of proc
 losses over all entities, where each process sums over one share of the batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -58,6 +58,12 @@ class Together(Processes, Assignment):
         self.agree({})
         self._numbers = self._rows = self.group()
 
+    def agreed_device(self, find: Callable[[], torch.device]) -> torch.device:
+        device = self.together(find)
+        if device.type == "cuda":  # rows are sent from there
+            self._rows = self.group("nccl")
+        return device
+
     def check_same(self, facts: Mapping[str, object]) -> None:
         try:
             self.agree({name: str(fact) for name, fact in facts.items()})
@@ -78,11 +84,6 @@ class Together(Processes, Assignment):
     ) -> Ranks | dict[int, Ranks]:
         with processes(timeout=self.timeout):
             return super().ranks(model, dataset, split, batch_size)
-
-    def send_from(self, device: torch.device) -> None:
-        """Send rows from the device of this process's tables."""
-        if device.type == "cuda":
-            self._rows = self.group("nccl")
 
     def gather_numbers(self, values: Tensor) -> Tensor:
         """Return the ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""

@@ -106,9 +106,8 @@ class Optimizer:
                 parameter.grad = torch.zeros_like(parameter)
             add_to(parameter.grad, parts)
         self._parts = {}
-        if self._assignment.size > 1:
-            aligned = [each.grad for each in self._named.values() if each is not self._entity]
-            self._assignment.align([numbers_of(grad) for grad in aligned if grad is not None])
+        aligned = [each.grad for each in self._named.values() if each is not self._entity]
+        self._assignment.align([numbers_of(grad) for grad in aligned if grad is not None])
         if self._clips_to:
             gradients = [numbers_of(p.grad) for p in self._named.values() if p.grad is not None]
             factor = self._clips_to / (nn.utils.get_total_norm(gradients) + 1e-6)

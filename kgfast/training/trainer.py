@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
@@ -33,7 +32,7 @@ from kgfast.locks import locked
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
-from kgfast.processes.assignment import ALONE, Assignment
+from kgfast.processes import assignment_of
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.storage import digest
@@ -124,8 +123,9 @@ class Trainer:
                 kind = type(callback).__name__
                 raise TypeError(f"callbacks[{row}] must be a kgfast.training.Callback; got {kind}")
         self.config, self.progress = config, progress
-        self.device, self.assignment = _placed(config)
-        assignment, room = self.assignment, config.train.table_folder
+        self.assignment = assignment = assignment_of(config.distributed.timeout)
+        self.device = assignment.agreed_device(partial(device_of, config))
+        room = config.train.table_folder
         self._room = None if room is None else MappedRoom(room)
         self.folder = None if run_dir is None else RunFolder(run_dir, self._room)
         with assignment.telling():
@@ -580,21 +580,6 @@ class Trainer:
         tensors, meta = self.folder.load_best()
         self.model.load_state_dict(of_part("model", tensors))
         return int(meta["step"])
-
-
-def _placed(config: Config) -> tuple[torch.device, Assignment]:
-    """Return the device and the assignment of a config, for one process or for torchrun's."""
-    if dist.is_available():
-        from kgfast.processes.steps import num_processes
-
-        if num_processes() > 1:
-            from kgfast.processes.together import Together
-
-            processes = Together(config.distributed.timeout)
-            device = processes.together(lambda: device_of(config))
-            processes.send_from(device)
-            return device, processes
-    return device_of(config), ALONE
 
 
 def _is_due(step: int, every: int) -> bool:
