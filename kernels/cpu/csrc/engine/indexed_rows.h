@@ -19,6 +19,7 @@ namespace kgfast {
 namespace {
 
 constexpr int kRows = 4;
+constexpr int64_t kLaneTerms = 64;        // of a lane's sum before it goes to the second level
 constexpr int64_t kFloatsFetched = 2048;  // between rows that are read and rows that are fetched
 
 // R rows, one run of features at a time: in place where they are plain float32, and then prefetches
@@ -169,8 +170,9 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
   bool near = true;
   int64_t crop = 0;
   uint32_t spoiled = 0;
-  for (int64_t run = 0; run < job.num_features; run += kRun) {
-    const int64_t count = std::min(kRun, job.num_features - run);
+  const int64_t step = rows.direct ? kLaneTerms * Simd::W : kRun;
+  for (int64_t run = 0; run < job.num_features; run += step) {
+    const int64_t count = std::min(step, job.num_features - run);
     rows.load(run, count);
     for (int64_t i = 0; i < count;) {
       const int64_t end = job.crops.widths[crop] - run;
@@ -185,7 +187,7 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
                                out + crop * matrix);
       if (++crop == job.crops.count) return spoiled;
     }
-    if ((run + kRun) % (64 * Simd::W)) continue;
+    if ((run + step) % (kLaneTerms * Simd::W)) continue;
     totals.add(sums);
     sums.clear();
   }
@@ -208,7 +210,8 @@ void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last,
                                       : std::min(k + r + ahead - kRows, job.per_query - 1);
       ids[r] = index ? index[place] : place;
     }
-    RowReader<Score, Score::row_planes> rows(job.rows, ids, ids + kRows);
+    // Without an index rows follow one another, and the processor fetches them by itself.
+    RowReader<Score, Score::row_planes> rows(job.rows, ids, index ? ids + kRows : nullptr);
     const int valid = static_cast<int>(std::min<int64_t>(kRows, last - k));
     spoiled |= score_rows<Score, Squared>(job, scratch, rows, ids, valid,
                                           job.out + row * job.per_query + k);

@@ -3,7 +3,7 @@
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 2 sub, 2 fma, rsqrt14 (3 operations) and
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, and 10 with all
-// other work; l2 3, l1 5, rscf_rotate 39 instructions. A group of candidates and their gradients
+// other work; l2 3, l1 5, rscf_rotate 41 instructions. A group of candidates and their gradients
 // stay in registers while 32 queries and the queries' gradients stream from the first-level cache.
 // A task takes a slice of the features, about kSlice floats of every row. The lines of a tile
 // are fetched one tile ahead.

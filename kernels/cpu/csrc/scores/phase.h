@@ -1,18 +1,18 @@
 // Sine and cosine of phases a b. Errors, measured: 1.3e-7 up to 1e4 radians, 1.2e-6 up to 2^20.
 //
 // b is near 1, so a query is turned by e^{ia} once, and then for each row by y = a (b - 1): where
-// |y| < pi/4 no right angles are taken off (Near). The general way gives the same bits there, so
+// |y| < 1.54 no right angles are taken off (Near). The general way gives the same bits there, so
 // that a lane's result does not depend on the way that its neighbours need.
 //
-// Cost model: Near 10 instructions a vector, else 38; without fma those are some hundred.
+// Cost model: Near 12 instructions a vector, else 41; without fma those are some hundred.
 #pragma once
 #include "scores/common.h"
 
 namespace kgfast {
 namespace {
 
-constexpr float kNearSquare = 0.6f;     // squares of phases that Near serves: |y| < 0.775
-constexpr float kNear = 0.78f;          // below this, all ways agree to take off no right angle
+constexpr float kNearSquare = 2.38f;    // squares of phases that Near serves: |y| < 1.543
+constexpr float kNear = 1.549f;         // below this, all ways agree to take off no right angle
 constexpr float kTurnable = 0x1p20f;    // |a| beyond: a query is not turned, as b must be tiny
 constexpr float kWholes = 0x1.8p23f;    // adding this rounds to whole numbers, into the lowest bits
 
@@ -20,12 +20,14 @@ struct Phasor {
   V cosine, sine;
 };
 
-// Returns e^{iy}, |y| <= 0.8: Cephes' sinf, a minimax cosine, exact at 0. Errors below 1.1e-7.
+// Returns e^{iy}, |y| <= kNear: minimax polynomials, exact at 0. Errors below 1.25e-7, measured.
 inline Phasor phasor_within(V y, V square) {
-  V s = Simd::fma(square, Simd::set1(-1.9515295891e-4f), Simd::set1(8.3321608736e-3f));
-  V c = Simd::fma(square, Simd::set1(-0x1.642cc4p-10f), Simd::set1(0x1.553deep-5f));
-  s = Simd::fma(square, s, Simd::set1(-1.6666654611e-1f));
-  c = Simd::fma(square, c, Simd::set1(-0x1.ffffb2p-2f));
+  V s = Simd::fma(square, Simd::set1(0x1.5d877ap-19f), Simd::set1(-0x1.9f69ccp-13f));
+  V c = Simd::fma(square, Simd::set1(0x1.85da16p-16f), Simd::set1(-0x1.6b4538p-10f));
+  s = Simd::fma(square, s, Simd::set1(0x1.110ea2p-7f));
+  c = Simd::fma(square, c, Simd::set1(0x1.555024p-5f));
+  s = Simd::fma(square, s, Simd::set1(-0x1.55554ap-3f));
+  c = Simd::fma(square, c, Simd::set1(-0x1.ffffd6p-2f));
   return {Simd::fma(square, c, Simd::set1(1.0f)), Simd::fma(Simd::mul(square, s), y, y)};
 }
 
@@ -40,8 +42,9 @@ inline V reduce_fused(V a, V b, V s, V y, V* turns) {
   const V from = Simd::sub(product, t), back = Simd::add(t, from);
   V low = Simd::add(Simd::sub(product, back), Simd::sub(from, s));  // t + low = product - s
   low = Simd::add(Simd::add(Simd::sub(t, y), low), Simd::product_minus(a, b, product));
-  *turns = Simd::fma(y, Simd::set1(0x1.45f306p-1f), Simd::set1(kWholes));
-  const V n = Simd::sub(*turns, Simd::set1(kWholes));
+  const V whole = Simd::set1(kWholes);
+  *turns = where_below(y, kNear, whole, Simd::fma(y, Simd::set1(0x1.45f306p-1f), whole));
+  const V n = Simd::sub(*turns, whole);
   V r = Simd::minus_product(n, Simd::set1(0x1.921fb6p0f), y);
   r = Simd::minus_product(n, Simd::set1(-0x1.777a5cp-25f), r);
   return Simd::add(r, where_below(y, kNear, Simd::zero(), low));

@@ -130,9 +130,9 @@ struct SweptReal : RealRows {
 
 // rscf_rotate of pairwise and indexed pairs, which turns a query by e^{ia} beforehand (phase.h).
 //
-// Cost model (AVX-512), operations of a vector of 16 elements: phase, cosine and sine 10, turning
-// 4, the rest 10 of which rsqrt14 3, so 24 against 10 of rotate; without a factor 10. The gradient
-// is 39 against 15.
+// Cost model (AVX-512), operations of a vector of 16 elements: phase, cosine and sine 12, turning
+// 4, the rest 10 of which rsqrt14 3, so 26 against 10 of rotate; without a factor 10. The gradient
+// is 41 against 15.
 template <bool Factor>
 struct RscfRotate : RealRows {
   static constexpr Terms terms = Terms::moduli;
