@@ -90,43 +90,35 @@ struct PairSums {
   void add(const PairSums& other) {
     for (int r = 0; r < N; ++r) at[r] = Simd::add(at[r], other.at[r]);
   }
-  // Adds whole vectors [i, stop) of the reader's run; `query` is at that run.
+  // Adds features [i, stop) of the reader's run; `query` is at that run.
   template <bool Near, class Reader>
   bool add_vectors(const float* query, int64_t padded, const Reader& rows, int64_t i,
                    int64_t stop) {
-    V worst = Simd::zero(), sums[N], q[Score::query_planes], c[Score::row_planes];
+    V worst = Simd::zero(), sums[N];
     std::copy(at, at + N, sums);
-    for (; i < stop; i += Simd::W) {
+    const auto add = [&](int64_t count) __attribute__((always_inline)) {
+      V q[Score::query_planes], c[Score::row_planes];
 #pragma GCC unroll 5
-      for (int p = 0; p < Score::query_planes; ++p) q[p] = Simd::load(query + p * padded + i);
+      for (int p = 0; p < Score::query_planes; ++p) q[p] = load_lanes(query + p * padded + i, count);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3
-        for (int p = 0; p < Score::row_planes; ++p) c[p] = Simd::load(rows.at[r][p] + i);
+        for (int p = 0; p < Score::row_planes; ++p) c[p] = load_lanes(rows.at[r][p] + i, count);
         sums[r] = add_term<Score, Near>(sums[r], q, c, &worst);
         if constexpr (Squared) sums[kRows + r] = Simd::fma(c[0], c[0], sums[kRows + r]);
       }
-    }
+    };
+    for (; i + Simd::W <= stop; i += Simd::W) add(Simd::W);
+    if (i < stop) add(stop - i);
     std::copy(sums, sums + N, at);
     return all_near(worst);
-  }
-  // Adds the first `count` < W features of a vector.
-  template <class Reader>
-  void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t count) {
-    V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
-    for (int p = 0; p < Score::query_planes; ++p) q[p] = load_lanes(query + p * padded + i, count);
-    for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < Score::row_planes; ++p) c[p] = load_lanes(rows.at[r][p] + i, count);
-      at[r] = add_term<Score, false>(at[r], q, c, &unused);
-      if constexpr (Squared) at[kRows + r] = Simd::fma(c[0], c[0], at[kRows + r]);
-    }
   }
 };
 
 // Adds as if all phases were near, and again if one is not; `near` keeps the guess for later.
 template <class Score, bool Squared, class Reader>
-inline void add_whole(PairSums<Score, Squared>& sums, const float* query, int64_t padded,
-                      const Reader& rows, int64_t i, int64_t stop, bool& near) {
+inline void add_features(PairSums<Score, Squared>& sums, const float* query, int64_t padded,
+                         const Reader& rows, int64_t i, int64_t stop, bool& near) {
   if (!Score::has_phase) {
     sums.template add_vectors<true>(query, padded, rows, i, stop);
     return;
@@ -177,11 +169,11 @@ uint32_t score_rows(const ScoresJob& job, const float* query, Reader& rows, cons
     for (int64_t i = 0; i < count;) {
       const int64_t end = job.crops.widths[crop] - run;
       const int64_t whole = std::min(count, end) / Simd::W * Simd::W;
-      add_whole(sums, query + run, padded, rows, i, whole, near);
+      add_features(sums, query + run, padded, rows, i, whole, near);
       i = whole;
       if (end > count) break;
       PairSums<Score, Squared> ended = sums;
-      if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
+      if (end > i) add_features(ended, query + run, padded, rows, i, end, near);
       ended.add(totals);
       spoiled |= write_indexed(job, ended, job.crops.widths[crop], ids, valid,
                                out + crop * matrix);

@@ -54,9 +54,16 @@ inline V squared_modulus(V* x, V* y, Extremes* met) {
 // Loads up to W floats, padded with zeros.
 __attribute__((always_inline)) inline V load_lanes(const float* from, int64_t count) {
   if (count >= Simd::W) return Simd::load(from);
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+#elif defined(__AVX2__)
+  const __m256i place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), place));
+#else
   alignas(64) float lanes[Simd::W] = {};
   std::memcpy(lanes, from, sizeof(float) * count);
   return Simd::load(lanes);
+#endif
 }
 
 // Stores the first `count` floats of a vector, or all.
