@@ -118,7 +118,6 @@ class Batches:
 
 
 def _order(seed: int, side: Side, epoch: int, count: int) -> Tensor:
-    """Draw the order of the rows of a side in an epoch."""
     generator = torch.Generator("cpu").manual_seed(mix(seed, epoch, _STREAM_OF[side]))
     return torch.randperm(count, generator=generator, dtype=torch.int64, device="cpu")
 

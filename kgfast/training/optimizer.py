@@ -78,7 +78,6 @@ class Optimizer:
                 self._whole[parameter] = gradient
 
     def set_rate(self, lr: float) -> None:
-        """Set the learning rate of the next steps."""
         group = self._optimizer.param_groups[0]
         if isinstance(group["lr"], float):
             group["lr"] = lr
@@ -87,7 +86,6 @@ class Optimizer:
         self.lr = lr
 
     def drop(self) -> None:
-        """Drop all gradients."""
         self._parts, self._whole = {}, {}
         for parameter in self._named.values():
             parameter.grad = None

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -304,7 +304,6 @@ class Trainer:
         )
         self.resumed = resume and folder is not None and folder.last.exists()
         self.state = State()
-        self._log_file: TextIO | None = None
         if folder is not None and self.resumed:
             self.take(folder.load_last(), folder.last)
             if self.steps < self.state.step:
@@ -361,7 +360,6 @@ class Trainer:
                 for callback in callbacks if leads else ():
                     for row in rows:
                         (callback.on_evaluation if "split" in row else callback.on_step)(row)
-        self._log_file = None
 
     def make_step(self) -> None:
         """Make the next step and time it."""
@@ -454,13 +452,12 @@ class Trainer:
         """Say in a line what is trained, where, and from which step on."""
         data, model = self.dataset, self.model
         names = " of ".join(type(m).__name__ for m in model.modules() if isinstance(m, Model))
-        words = [
+        folder = "" if self.folder is None else f"; {self.folder.path}"
+        since = f"; resumed after step {self.state.step:,}" if self.resumed else ""
+        return (
             f"{names}, dim {model.dim}; {data.sizes()}, {len(data.train):,} triples; "
-            f"{self.steps:,} steps; {model.entity.device}"
-        ]
-        words += [] if self.folder is None else [f"{self.folder.path}"]
-        words += [f"resumed after step {self.state.step:,}"] if self.resumed else []
-        return "; ".join(words)
+            f"{self.steps:,} steps; {model.entity.device}{folder}{since}"
+        )
 
     @contextmanager
     def _divergence(self, what: str) -> Iterator[None]:
@@ -542,10 +539,9 @@ class Trainer:
         if first_bad_row(self.model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
         if path is not None and self.assignment.leads:
-            tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-            if not of_model:
-                states = self._optimizer.tensors()
-                tensors |= {f"optim.{name}": tensor for name, tensor in states.items()}
+            states = {} if of_model else self._optimizer.tensors()
+            tensors = {f"optim.{name}": tensor for name, tensor in states.items()}
+            tensors |= self.model.state_dict(prefix="model.")
             numbers = {"step": self.state.step, "state": self.state.model_dump()}
             save(path, tensors, {"config": self.config.to_dict(), "graph": self._rows, **numbers})
 

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,14 +39,11 @@ def losses_of(mode: str) -> tuple[str, ...]:
     return tuple(name for name in of_mode if mode != "kvsall" or _LOSSES[name].takes_several)
 
 
-def _one_of(names: Iterable[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in names and not _PATH.fullmatch(value):
-            known = ", ".join(names)
-            raise ValueError(f"must be one of {known}, or an import path such as my.module:MyClass")
-        return value
-
-    return AfterValidator(check)
+def _one_of(names: Iterable[str], value: str) -> str:
+    if value not in names and not _PATH.fullmatch(value):
+        known = ", ".join(names)
+        raise ValueError(f"must be one of {known}, or an import path such as my.module:MyClass")
+    return value
 
 
 Positive = Annotated[float, Field(gt=0)]
@@ -104,7 +102,7 @@ class DatasetConfig(Section):
 class ModelConfig(Section):
     """The model."""
 
-    name: Annotated[str, _one_of(MODELS)]
+    name: Annotated[str, AfterValidator(partial(_one_of, MODELS))]
     """``rotate``, ``transe``, ``distmult``, ``complex``, ``conve``, ``cp``, ``rescal``; for quads
     ``tntcomplex`` (docs/how-to/temporal.md); or ``my.module:MyModel``: docs/how-to/own_model.md."""
     base_dim: Count
@@ -220,7 +218,7 @@ class DataConfig(Section):
 class LossConfig(Section):
     """The loss; formulas in :mod:`kgfast.losses`."""
 
-    name: Annotated[str, _one_of(_LOSSES)] = "nssa"
+    name: Annotated[str, AfterValidator(partial(_one_of, _LOSSES))] = "nssa"
     """For ``train.mode: negative``: ``nssa``, ``margin``, ``logistic`` or ``my.module:MyLoss``
     (docs/how-to/own_model.md); for 1vsall: ``bce`` or ``cross_entropy``; for kvsall: ``bce``."""
     alpha: NonNegative = 1.0
