@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgfast.training import checkpoint as checkpoint
     from kgfast.training.build import follow as follow
-    from kgfast.training.build import load_dataset as load_dataset
     from kgfast.training.build import loss_of as loss_of
     from kgfast.training.checkpoint import Result as Result
     from kgfast.training.checkpoint import RunFolder as RunFolder
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from kgfast.training.trainer import Trainer as Trainer
 
 _HOMES = {
-    "build": ("follow", "load_dataset", "loss_of"),
+    "build": ("follow", "loss_of"),
     "checkpoint": ("Result", "RunFolder"),
     "config": ("Config",),
     "data": ("Batch", "Objective"),

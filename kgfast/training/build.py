@@ -1,4 +1,4 @@
-"""The dataset, model, loss and device of a config.
+"""The model, loss and device of a config.
 
 A config may name a user's own model and loss by import path, ``module:Name``. Importing a module
 runs its code. So only :func:`follow` imports, for a caller who trusts the config; all other
@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from kgfast import datasets
-from kgfast.datasets import Dataset
 from kgfast.losses import LOSSES, NegativesLoss
 from kgfast.models import MED, RSCF, Model, Reciprocal
 from kgfast.rng import Stream, mix
@@ -67,15 +65,6 @@ def loss_of(section: LossConfig, **of_call: str | bool) -> Any:
     cls = (LOSSES | _FOLLOWED)[section.name]
     options = section.options if is_own(section.name) else section.arguments_of(cls)
     return cls(**options, **of_call)
-
-
-def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
-    """Load the dataset of a config; ``data`` names a folder instead of ``dataset.root``.
-
-    A FileNotFoundError or a ValueError says that there is no dataset, or names a malformed file.
-    """
-    options = config.dataset.model_dump(exclude={"name", "root"})
-    return datasets.load(config.dataset.folder(data), config.dataset.name, **options)
 
 
 def build_model(

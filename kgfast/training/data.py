@@ -213,8 +213,7 @@ class Objective(Batches):
         """Draw a batch of the run with all data of the losses; the number determines the batch."""
         batch, more = super().batch(number), dict[str, Any]()
         if self._draw_dims is not None:
-            dims = self._draw_dims(mix(self._config.seed, number, Stream.SUBMODELS))
-            more["dims"] = tuple(dims)
+            more["dims"] = tuple(self._draw_dims(mix(self._config.seed, number, Stream.SUBMODELS)))
         if self.negatives is not None:
             more["negatives"], more["mask"] = self.negatives.draw(batch)
         elif batch.targets is None and self._known is not None:

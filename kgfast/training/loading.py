@@ -22,7 +22,7 @@ from kgfast.models.saved import is_saved, load_tables, with_data
 from kgfast.tables.files import check_tensors
 from kgfast.tables.views import numbered
 from kgfast.text import escaped, reading, shown
-from kgfast.training.build import build_model, device_of, follow, load_dataset, loss_of
+from kgfast.training.build import build_model, device_of, follow, loss_of
 from kgfast.training.checkpoint import RunFolder, of_part
 from kgfast.training.config import Config
 
@@ -75,9 +75,7 @@ class LoadedRun:
         ``scores`` have any shape, without gamma. The result is float64, NaN where a score is NaN;
         None for other losses, and for models that were not trained here.
         """
-        if self.config is None:
-            return None
-        loss = loss_of(self.config.loss)
+        loss = self.config and loss_of(self.config.loss)
         if not isinstance(loss, EntitiesLoss) or loss.is_softmax:
             return None
         scale, shift = loss.labels(self.model.num_entities)
@@ -219,7 +217,7 @@ def load_run(
     names = names_of_run(run, config, graph)
     dataset = replace(graph, name=config.dataset.name)
     if data is not None and data is not False:
-        source = data if isinstance(data, Dataset) else load_dataset(config, data)
+        source = data if isinstance(data, Dataset) else config.dataset.load(data)
         check_same_graph(dataset, source)
         labels = source.entities.labels, source.relations.labels
         names = names[0].labelled(labels[0]), names[1].labelled(labels[1])

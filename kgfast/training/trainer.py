@@ -39,7 +39,7 @@ from kgfast.storage import digest
 from kgfast.tables.files import check_tensors
 from kgfast.tables.mapped import MappedRoom
 from kgfast.text import reading, shown
-from kgfast.training.build import build_model, device_of, follow, load_dataset
+from kgfast.training.build import build_model, device_of, follow
 from kgfast.training.capture import StepGraphs, obstacle_of
 from kgfast.training.checkpoint import Result, RunFolder, State, Stored, checked, of_part, save
 from kgfast.training.config import Config, is_own
@@ -149,7 +149,7 @@ class Trainer:
     def _data(self) -> Dataset:
         """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
         try:
-            return load_dataset(self.config)
+            return self.config.dataset.load()
         except FileNotFoundError:
             if self.folder is None or not self.folder.graph.exists():
                 raise

@@ -10,7 +10,6 @@ import torch
 
 from kgfast import TransE, top_facts
 from kgfast.datasets import load
-from kgfast.training.build import load_dataset
 from kgfast.training.config import Config
 
 COLUMNS = {
@@ -144,7 +143,7 @@ def test_a_config_reads_a_table(tmp_path):
         {"dataset": options, "model": {"name": "transe", "base_dim": 4}, "optim": {"lr": 0.1}}
         | {"train": {"epochs": 1}, "data": {"train_bs": 4}}
     )
-    graph = load_dataset(config)
+    graph = config.dataset.load()
     assert torch.equal(graph.train.hrt, expected.train.hrt)
     assert torch.equal(graph.test.hrt, expected.test.hrt)
     assert graph.types == expected.types

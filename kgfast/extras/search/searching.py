@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from kgfast.datasets import Dataset
 from kgfast.locks import locked
 from kgfast.text import escaped, shown
-from kgfast.training import Callback, Config, Trainer, load_dataset, read_rows
+from kgfast.training import Callback, Config, Trainer, read_rows
 from kgfast.training.config import MAY_CHANGE
 from kgfast.whole_files import write_whole
 
@@ -77,7 +77,7 @@ def search(
         another config; if another process writes the folder.
     """
     space, path = Space(config), Path(folder)
-    data = load_dataset(config) if dataset is None else dataset
+    data = config.dataset.load() if dataset is None else dataset
     if not len(data.valid):
         raise ValueError(f"dataset {data.name} has no validation triples to compare by")
     with locked(path):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from kgfast import datasets
 from kgfast.eval.metrics import metric_named
 from kgfast.losses import LOSSES
 from kgfast.models import CP, RESCAL, ComplEx, ConvE, DistMult, Model, RotatE, TransE
@@ -97,6 +98,11 @@ class DatasetConfig(Section):
             f"{'set dataset.root to' if data is None else '--data must be'} the folder that "
             f"contains it"
         )
+
+    def load(self, data: str | os.PathLike[str] | None = None) -> datasets.Dataset:
+        """Read the dataset; errors are those of :meth:`folder` and :func:`kgfast.datasets.load`."""
+        options = self.model_dump(exclude={"name", "root"})
+        return datasets.load(self.folder(data), self.name, **options)
 
 
 class ModelConfig(Section):
