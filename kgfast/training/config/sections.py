@@ -64,8 +64,7 @@ class Section(BaseModel):
 
         A key that is null is left out, for the default of the class or function.
         """
-        names = signature(make).parameters
-        return {key: value for key, value in self if key in names and value is not None}
+        return self.model_dump(include={*signature(make).parameters}, exclude_none=True)
 
 
 class DatasetConfig(Section):
