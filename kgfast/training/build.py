@@ -24,11 +24,8 @@ _FOLLOWED: dict[str, Any] = {}
 def follow(config: Config, *, trust: bool) -> None:
     """Import the model and the loss that a config names by import path, also of this folder.
 
-    Raises
-    ------
-    ValueError
-        If there is an import path and ``trust`` is False; if there is no such module or name, the
-        name is not a class of the right kind, or the options of a loss do not fit.
+    A ValueError says that there is an import path and ``trust`` is False, no such module or name,
+    no class of the right kind, or an option that a loss does not take.
     """
     sections: list[tuple[str, str, type]] = [
         ("model.name", config.model.name, Model),

@@ -128,24 +128,9 @@ def checked(kind: type[Kind], values: Any) -> Kind:
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
     """Write a checkpoint; an older file under the path stays intact until the new one is complete.
 
-    Parameters
-    ----------
-    path
-        The file; a temporary folder is made beside it.
-    tensors : mapping of str to Tensor or Table
-        Tensors on any device, and tables that are read in blocks.
-    meta : mapping
-        Values that JSON can hold.
+    A temporary folder is made beside the file. Tensors may be on any device; tables are read in
+    blocks. A TypeError says that JSON cannot hold ``meta``, an OSError names the path.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written: the message names the path.
-    TypeError
-        If JSON cannot hold ``meta``.
-
-    Examples
-    --------
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(f"{folder}/a.safetensors", {"x": torch.ones(2)}, {"step": 3})
@@ -198,14 +183,9 @@ def of_part(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class RunFolder:
-    """The files of a run, which docs/reference/files.md describes.
+    """The files of a run, which docs/reference/files.md describes; a first write makes the folder.
 
-    Attributes
-    ----------
-    path : Path
-        The folder; made when something is first written.
-    room : callable, optional
-        Allocates the float32 tensors of states that are read, for tables larger than memory.
+    ``room`` allocates the float32 tensors of states that are read, for tables larger than memory.
     """
 
     def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
@@ -226,13 +206,11 @@ class RunFolder:
 
     def models(self) -> list[Path]:
         """Return the paths of every ``model_<n>``, sorted by step."""
-        paths = self.path.iterdir() if self.path.is_dir() else ()
-        matches = [re.fullmatch(r"model_(\d+)\.safetensors", path.name) for path in paths]
-        steps = sorted(int(match[1]) for match in matches if match)
-        return [self.path / f"model_{step}.safetensors" for step in steps]
+        files = self.path.glob("model_*.safetensors")
+        numbered = [path for path in files if re.fullmatch(r"model_\d+", path.stem)]
+        return sorted(numbered, key=lambda path: int(path.stem[6:]))
 
     def load_last(self) -> Stored:
-        """Return the newest state."""
         if not self.last.exists():
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
         return self.load(self.last)

@@ -437,7 +437,6 @@ class Trainer:
         return self._log({"loss": loss, "lr": self._optimizer.lr, **self.model.logged_values()})
 
     def _log(self, row: Row) -> Row:
-        """Write a row; return it."""
         state = self.state
         where = {
             "step": state.step,
