@@ -2,6 +2,7 @@
 // pass by a tier, in float32, or of lists.
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -177,20 +178,30 @@ class Sweeps {
     job.out = scores;
     job.squares = has_norm ? squares : nullptr;
     if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data());
+    if (!is_bounded) std::fill_n(scores, count, NAN);
+    int32_t largest = 0, bits = 0;  // of the squares: as integers they are in the same order
     bool is_finite = true;
     for (int64_t i = 0; i < count; ++i) {
-      // Squares that are flushed are below 2^-126.
-      const double norm = std::sqrt(double{squares[i]}) * (1.0 + terms * 0x1p-22) + terms * 0x1p-62;
-      const double distance = is_bounded ? -double{scores[i]} : NAN;
-      const double off = rel * std::fabs(distance) + base + slope * norm;
-      const double cost = distance - (bias ? bias[ids[i]] : 0.0);
-      const double more = (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // roundings to float32
-      lows[i] = static_cast<float>(cost - off - more);
-      highs[i] = static_cast<float>(cost + off + more);
-      is_finite &= std::isfinite(distance);
+      std::memcpy(&bits, squares + i, sizeof bits);
+      largest = std::max(largest, bits);
     }
+    float square;
+    std::memcpy(&square, &largest, sizeof square);
+    // The largest norm bounds all; squares that are flushed are below 2^-126.
+    const double norm = std::sqrt(double{square}) * (1.0 + terms * 0x1p-22) + terms * 0x1p-62;
+    const double absolute = base + slope * norm;
+    double biases[kPairsAtOnce] = {};
+    for (int64_t i = 0; bias && i < count; ++i) biases[i] = bias[ids[i]];
+    for (int64_t i = 0; i < count; ++i) {
+      const double distance = -double{scores[i]}, off = rel * std::fabs(distance) + absolute;
+      const double cost = distance - biases[i];
+      const double reach = off + (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // float32's rounding
+      lows[i] = static_cast<float>(cost - reach);
+      highs[i] = static_cast<float>(cost + reach);
+    }
+    for (int64_t i = 0; i < count; ++i) is_finite &= std::isfinite(scores[i]);
     for (int64_t i = 0; i < count && !is_finite; ++i)
-      if (!is_bounded || !std::isfinite(scores[i]))
+      if (!std::isfinite(scores[i]))
         check_candidate(job_, ids[i], &owned.worker.bad_candidate, &owned.worker.bad_factor);
   }
 
