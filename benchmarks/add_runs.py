@@ -3,16 +3,15 @@
     python benchmarks/add_runs.py RUN...                          runs of files under configs/
         --note TEXT                                               what a reader must know of them
 
-RUN is a folder that ``kgfast train`` has finished. A copy holds its result.json, all values of its
-config, its evaluations and checksums of its data; a row of the page exists only where such a file
-does, and `python benchmarks/reproduce.py` trains the row again.
+RUN is a folder that ``kgfast train`` has finished; of ``--seeds`` the first run is copied, with the
+tests of all. A copy holds its result.json, all values of its config, its evaluations and checksums
+of its data; each row of the page has one, and `python benchmarks/reproduce.py` trains it again.
 """
 
 import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
 
 def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Path:
     """Copy a finished run of a file under configs/ into a folder."""
-    result, rows, values = _read(folder)
+    seeds = sorted(folder.glob("seed-*"), key=lambda path: int(path.name[5:]))
+    result, rows, values = _read(seeds[0] if seeds else folder)
     widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
     data = data_of(values["dataset"]["name"], Path(values["dataset"].pop("root", "data")))
     values["train"].pop("out_dir", None)  # a path of the machine, like the root of the data
@@ -42,6 +42,7 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
         "command": portable_command(result["command"], config),
         "note": note,
         "submodels": result.get("test_of_submodels", {}),
+        "seeds": {path.name[5:]: _read(path)[0]["test"] for path in seeds},
         "values": values,
         "curve": [
             {name: row[name] for name in ("step", "mrr", "hits@10")}
@@ -49,7 +50,10 @@ def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Pa
             if row.get("split") == "valid" and row.get("dim") == widest
         ],
     }
-    return _write(target, config, run)
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"{config.parent.name}-{config.stem}.json"
+    path.write_text(json.dumps(run, indent=2) + "\n")
+    return path
 
 
 def data_of(name: str, root: Path) -> dict[str, Any]:
@@ -65,13 +69,6 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str,
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = yaml.safe_load((folder / "config.yaml").read_text())
     return json.loads(result.read_text()), rows, values
-
-
-def _write(target: Path, config: Path, content: Mapping[str, Any]) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
-    path = target / f"{config.parent.name}-{config.stem}.json"
-    path.write_text(json.dumps(content, indent=2) + "\n")
-    return path
 
 
 def config_of(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -64,6 +65,20 @@ def finished(tmp_path):
     rows.append({"step": 15000, "split": "test", **TEST})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+def test_seeds_become_a_row_of_means(add, tmp_path, finished, page):
+    of_seeds = tmp_path / "seeds" / finished.name
+    for seed, mrr in ((10, 0.49), (9, 0.46)):
+        folder = shutil.copytree(finished, of_seeds / f"seed-{seed}")
+        result = json.loads((folder / "result.json").read_text())
+        result["test"]["mrr"] = mrr
+        (folder / "result.json").write_text(json.dumps(result))
+    done = add(of_seeds)
+    assert done.returncode == 0, done.stderr
+    assert "mean of 2 seeds, MRR 0.4600 to 0.4900 | 0.475 | 0.430 |" in page.read_text()
+    (copy,) = (tmp_path / "results" / "runs").glob("*.json")
+    assert json.loads(copy.read_text())["test"]["mrr"] == 0.46
 
 
 def test_a_run_becomes_a_row(add, tmp_path, finished, page):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 from lib.columns import marked
 from lib.pages import Table, is_of
@@ -51,7 +52,9 @@ def _lines(run: Row) -> Iterator[Row]:
     """Yield a run, or its narrowest and widest sub-model, with the published figures."""
     figures = LINK_PREDICTION.get(name_of(run["config"]))
     published = figures._asdict() if figures else {}
-    models = [*(run.get("submodels") or {None: run["test"]}).items()]
+    seeds = [*(run.get("seeds") or {}).values()]
+    test = {it: fmean(each[it] for each in seeds) for it in METRICS} if seeds else run["test"]
+    models = [*(run.get("submodels") or {None: test}).items()]
     for dim, metrics in models if len(models) == 1 else (models[0], models[-1]):
         yield {**run, "dim": dim, "metrics": metrics, **published}
 
@@ -59,6 +62,9 @@ def _lines(run: Row) -> Iterator[Row]:
 def _label(run: Row) -> str:
     is_bf16 = run["values"].get("loss", {}).get("precision") == "bf16"
     name = f"[{name_of(run['config'])}](../../{run['config']})" + " (bf16)" * is_bf16
+    if seeds := run.get("seeds"):
+        mrr = [each["mrr"] for each in seeds.values()]
+        name += f", mean of {len(seeds)} seeds, MRR {min(mrr):.4f} to {max(mrr):.4f}"
     return name if run["dim"] is None else f"{name}, dim {run['dim']}"
 
 
