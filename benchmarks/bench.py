@@ -63,7 +63,8 @@ OF_DOT = " ".join(f"--run {{runs}}/{run}" for run in RUNS[:2])
 PARTS = (
     Part("eval_speed.py --sections rotate single dot", True),
     Part(  # the picture has the loop of torch.compile
-        f"eval_mem.py --json {RESULTS}/cpu-eval-mem.json --plot {RESULTS}/cpu-eval-mem.png", True
+        f"eval_mem.py --ways --json {RESULTS}/cpu-eval-mem.json --plot {RESULTS}/cpu-eval-mem.png",
+        True,
     ),
     Part("peers_speed.py --threads 1 --scores dot", True),
     trained("complex-fb15k237", "fb15k237/complex_n3", "fb15k-237", "train.epochs=3"),

@@ -3,15 +3,16 @@
     python benchmarks/eval_mem.py                                 a synthetic graph of WN18RR's size
     python benchmarks/eval_mem.py --json mem.json --plot mem.png  files are written only when named
 
-Every dimension is measured in fresh processes: kgfast on the whole test set, both sides, and one
-batch of the naive evaluation as far as it fits. Several dimensions are also ranked as sub-models of
-one table (MED), with and without filters (RSCF). A random sample of kgfast's ranks is compared with
-the float64 specification; a difference ends the run with exit code 1.
+Every dimension is measured in fresh processes: kgfast on the whole test set, both sides, and then
+one small batch of the naive evaluation. Several dimensions are also ranked as sub-models of one
+table (MED), with and without filters (RSCF). A random sample of kgfast's ranks is compared with the
+float64 specification; a difference ends the run with exit code 1. ``--ways`` measures more ways to
+rank sub-models, for docs/how-to/med_rscf.md.
 """
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,12 @@ from lib import naive
 from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options
 from lib.columns import CROP_RANKS
 from lib.machine import available_memory
-from lib.measure import PeakMemory, Stopwatch, in_child, in_child_or_note, timed
+from lib.measure import PeakMemory, Stopwatch, in_child, in_child_or_note, waiting
 from lib.results import Row, Rows, finite
-from lib.tables import Columns, cell_of, human_bytes
+from lib.tables import Columns, cell_of, human_bytes, plain
 
 # share of available memory for the naive batch, and bytes that are enough to see
-NAIVE_CAP_SHARE, NAIVE_CAP = 0.4, 10e9
+NAIVE_CAP_SHARE, NAIVE_CAP = 0.4, 2.5e9
 SAMPLE = 8  # triples compared with the specification; a backend without kernels ranks no more
 
 
@@ -77,61 +78,35 @@ def measure_kgfast(job: Job) -> dict[str, Any]:
         "hits@10": finite(ranks.hits(10)),
         "mrr_raw": finite(ranks.raw.mrr),
         "tail_ranks": ranks.side("tail").optimistic[: naive.BATCH, 0].tolist(),
-        "check": _check_sample(model, test, known, ranks),
+        "check": crops.check(model, test, known, {"": {job.dim: ranks}}, [job.dim], SAMPLE),
     }
-
-
-def _check_sample(
-    model: kgfast.RotatE, test: torch.Tensor, known: Any, ranks: kgfast.Ranks
-) -> dict[str, Any]:
-    """Compare the counts of a random sample of triples with those of the specification."""
-    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:SAMPLE]
-    with kgfast.use_backend("reference"):
-        expected, taken = timed(lambda: kgfast.rank(model, test[chosen], known=known))
-    differs = torch.zeros(len(chosen), 2, dtype=torch.bool)
-    for counts, wanted in ((ranks, expected), (ranks.raw, expected.raw)):
-        for name in ("greater", "equal", "num_candidates"):
-            differs |= getattr(counts, name)[chosen] != getattr(wanted, name)
-    return {
-        "queries": differs.numel(),
-        "differing": int(differs.sum()),
-        "equal": not bool(differs.any()),
-        "seconds": taken["seconds"],
-    }
-
-
-def measure_naive(job: Job, batch: int) -> dict[str, Any]:
-    """Measure one batch of the naive evaluation, on the tail side."""
-    graph = job.graph()
-    known = graph.known()
-    return naive.measure(job.model(graph), graph.test.hrt, known, batch, job.device)
 
 
 def rank_rows(options: Options) -> Iterator[Row]:
-    """Yield all about each dimension."""
+    """Show kgfast's numbers of each dimension as they come; then yield them beside the others'."""
     free = torch.cuda.mem_get_info()[0] if options.device == "cuda" else available_memory()
+    cap = min(NAIVE_CAP, NAIVE_CAP_SHARE * free)
+    rows: list[dict[str, Any]] = []
     for dim in options.dims:
         job = Job(options.quick, options.device, dim)
         sizes = sizes_of(job)
         entities, known = sizes["entities"], sizes["known_triples"]
-        ours = in_child(measure_kgfast, job)
-        tail_ranks, check = ours.pop("tail_ranks"), ours.pop("check")
-        yield {
-            "dim": dim,
-            "graph": sizes,
-            "embeddings": "planted",
-            "formula": {
-                "batch": naive.BATCH,
-                "tensor": naive.tensor_bytes(naive.BATCH, entities, dim),
-                **{
-                    library: naive.formula_bytes(library, naive.BATCH, entities, dim, known)
-                    for library in naive.LIBRARIES
-                },
-            },
-            "naive": naive_row(job, sizes, min(NAIVE_CAP, NAIVE_CAP_SHARE * free), tail_ranks),
-            "kgfast": ours,
-            "check": check,
+        with waiting(f"kgfast, dim {dim}"):
+            ours = in_child(measure_kgfast, job)
+        formula = {
+            kind: naive.formula_bytes(kind, naive.BATCH, entities, dim, known)
+            for kind in naive.FLOATS_PER_ELEMENT
         }
+        row = {"dim": dim, "graph": sizes, "formula": formula | {"batch": naive.BATCH}}
+        row |= {"check": ours.pop("check"), "kgfast": ours}
+        lines = list(plain("kgfast: the whole test set, and memory beyond the inputs", OURS, [row]))
+        print(*lines[-1 if rows else 0 :], sep="\n", flush=True)
+        rows.append(row)
+    for row in rows:
+        job, tail_ranks = replace(job, dim=row["dim"]), row["kgfast"].pop("tail_ranks")
+        with waiting(f"one batch of the official formula, dim {job.dim}"):
+            others = naive_row(job, row["graph"], cap, tail_ranks)
+        yield row | {"naive": others}
 
 
 def naive_row(
@@ -141,7 +116,7 @@ def naive_row(
     batch = naive.batch_that_fits(sizes["entities"], job.dim, cap)
     if not batch:
         return {"batch": 0, "reason": f"one query does not fit in {human_bytes(cap)}"}
-    measured = in_child_or_note(measure_naive, job, batch)
+    measured = in_child_or_note(naive.measure, job, batch)
     if "note" in measured:
         return {"batch": 0, "reason": f"a batch of {batch} failed: {measured['note']}"}
     compared = list(zip(measured.pop("ranks"), tail_ranks, strict=False))
@@ -159,7 +134,7 @@ def crop_rows(options: Options) -> Iterator[Row]:
     dims = sorted(set(options.dims))
     if len(dims) > 1:
         widest = Job(options.quick, options.device, dims[-1])
-        yield from crops.rows(widest, sizes_of(widest), dims)
+        yield from crops.rows(widest, sizes_of(widest), dims, options.ways)
 
 
 def sizes_of(job: Job) -> dict[str, Any]:
@@ -186,8 +161,8 @@ def notes(rows: Rows) -> Iterator[str]:
         row,
         "By formula: the live float32 temporaries of {formula[batch]} queries against "
         "N = {graph[entities]:,} entities. ~ extrapolated: one measured batch of the official "
-        "formula in plain torch, as large as fits, times the number of batches, without the "
-        "official code's Python filter and slow norm.",
+        "formula in plain torch, {naive[batch]} queries here, times the number of batches, without "
+        "the official code's Python filter and slow norm.",
     )
     if row["kgfast"]["queries"] < 2 * row["graph"]["test_triples"]:
         yield (
@@ -205,6 +180,15 @@ def _verdict(row: Row) -> str:
     return cell_of(row, check if row["check"]["equal"] else "{check[differing]} DIFFER")
 
 
+OURS: Columns = (
+    ("dim:", "{dim}"),
+    ("kgfast, memory:", "{kgfast[bytes]:bytes}"),
+    ("kgfast, time:", "{kgfast[seconds]:time}"),
+    ("N x dim x queries a s:", "{kgfast[elements_per_s]:billions}"),
+    ("MRR:", "{kgfast[mrr]:.4f}"),
+    ("hits@10:", "{kgfast[hits@10]:.4f}"),
+    ("float64 specification:", _verdict),
+)
 MEMORY: Columns = (
     ("dim:", "{dim}"),
     ("[128, N, dim] complex:", "{formula[tensor]:bytes}"),
@@ -214,31 +198,27 @@ MEMORY: Columns = (
     ("official, measured:", _naive_memory),
     ("kgfast, measured:", "{kgfast[bytes]:bytes}"),
 )
-TIME: Columns = (
-    ("dim:", "{dim}"),
-    ("naive, one batch x n:", "~{naive[extrapolated_seconds]:time}"),
-    ("kgfast, measured:", "{kgfast[seconds]:time}"),
-    ("N x dim x queries a s:", "{kgfast[elements_per_s]:billions}"),
-    ("MRR:", "{kgfast[mrr]:.4f}"),
-    ("hits@10:", "{kgfast[hits@10]:.4f}"),
-    ("float64 specification:", _verdict),
-)
+NAIVE_TIME = "naive, one batch x n:", "~{naive[extrapolated_seconds]:time}"
 BENCHMARK = Benchmark(
     "eval_mem",
     __doc__,
     {"ranks": rank_rows, "crops": crop_rows},
-    options={"dims": Option("dimensions", [128, 256, 512], [8, 16])},
+    options={
+        "dims": Option("dimensions", [128, 256, 512], [8, 16]),
+        "ways": Option("sub-models also alone, one by one, and all by the specification", False),
+    },
     tables={
         "ranks": [
             ("Memory beyond the inputs", MEMORY),
             (
                 "Time for the whole test set of {graph[name]}, {graph[test_triples]:,} triples, "
                 "both sides, filtered",
-                TIME,
+                (OURS[0], NAIVE_TIME, *OURS[2:]),
             ),
         ],
         "crops": (
-            "Sub-models {dims}: the whole test set by each",
+            "Sub-models {dims}: the whole test set by each (without --ways the specification ranks "
+            "RSCF's narrowest alone)",
             (*CROP_RANKS, ("as the specification:", _verdict)),
         ),
     },

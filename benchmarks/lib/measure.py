@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,13 @@ def in_child_or_note(function: Callable[..., Any], *arguments: Any) -> dict[str,
         return dict(in_child(function, *arguments))
     except (ChildDied, RuntimeError) as error:
         return {"note": str(error).splitlines()[0][:80]}
+
+
+def waiting(work: str) -> AbstractContextManager[Any]:
+    """Return a context that names on a terminal the work that is measured."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"measuring {work}", refresh_per_second=4)
 
 
 def _child_context() -> Any:

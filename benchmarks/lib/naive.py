@@ -17,19 +17,14 @@ from torch import Tensor
 from lib.measure import PeakMemory, Stopwatch
 
 BATCH = 128  # queries, as in the reports of users who ran out of memory
-FLOATS_PER_ELEMENT = {"official": 7, "libkge": 5, "pykeen": 2}
+FLOATS_PER_ELEMENT = {"tensor": 2, "official": 7, "libkge": 5, "pykeen": 2}
 LIBRARIES = {"official": "official RotatE", "libkge": "LibKGE", "pykeen": "PyKEEN"}
 
 
-def tensor_bytes(batch: int, entities: int, dim: int) -> int:
-    """Return the bytes of the one tensor [B, E, d] of complex float32 numbers."""
-    return 8 * batch * entities * dim
-
-
-def formula_bytes(library: str, batch: int, entities: int, dim: int, known: int) -> int:
-    """Return the bytes that a library's evaluation holds at its peak."""
-    scores = 4 * FLOATS_PER_ELEMENT[library] * batch * entities * dim
-    return scores + (3 * batch * known if library == "pykeen" else 0)
+def formula_bytes(kind: str, batch: int, entities: int, dim: int, known: int) -> int:
+    """Return the bytes that a library's evaluation holds at its peak, or of the one tensor."""
+    scores = 4 * FLOATS_PER_ELEMENT[kind] * batch * entities * dim
+    return scores + (3 * batch * known if kind == "pykeen" else 0)
 
 
 def batch_that_fits(entities: int, dim: int, cap: float) -> int:
@@ -40,13 +35,15 @@ def batch_that_fits(entities: int, dim: int, cap: float) -> int:
     return batch
 
 
-def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) -> dict[str, Any]:
-    """Return peak memory and seconds of one batch, after a batch of one query."""
-    triples = triples[torch.arange(batch) % len(triples)].to(device)  # tiny test sets repeat
+def measure(job: Any, batch: int) -> dict[str, Any]:
+    """Return peak memory and seconds of one batch of tails, after a batch of one query."""
+    graph = job.graph()
+    model, known, test = job.model(graph), graph.known(), graph.test.hrt
+    triples = test[torch.arange(batch) % len(test)].to(job.device)  # tiny test sets repeat
     with torch.no_grad():
         _official_ranks(model, triples[:1], known)
-        stopwatch = Stopwatch(device)
-        with PeakMemory(device) as peak:
+        stopwatch = Stopwatch(job.device)
+        with PeakMemory(job.device) as peak:
             ranks, seconds = stopwatch.timed(lambda: _official_ranks(model, triples, known))
     return {
         "batch": batch,

@@ -45,7 +45,7 @@ def test_numbers_are_written_for_people(load):
 
 def test_the_headline_tensor_takes_21_gigabytes(load):
     naive, tables = load("lib.naive"), load("lib.tables")
-    assert naive.tensor_bytes(128, 40_943, 512) == 21_465_923_584
+    assert naive.formula_bytes("tensor", 128, 40_943, 512, 0) == 21_465_923_584
     assert tables.human_bytes(21_465_923_584) == "21.5 GB"
     assert naive.formula_bytes("official", 128, 40_943, 512, 93_003) == 75_130_732_544
     assert naive.formula_bytes("libkge", 128, 40_943, 512, 93_003) == 53_664_808_960

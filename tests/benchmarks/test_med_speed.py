@@ -19,7 +19,7 @@ def test_steps_are_timed_and_put_into_the_page(measured, call, tmp_path):
     for row in rows:
         assert row["seconds"]["median"] > 0
         assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
-    measured("eval_mem.py", "--sections", "crops", file="cpu-eval-mem.json")
+    measured("eval_mem.py", "--sections", "crops", "--ways", file="cpu-eval-mem.json")
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", tmp_path, "--page", page)
     assert call("pages.py", "med_rscf", *arguments).returncode == 0
