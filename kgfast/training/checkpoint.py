@@ -211,6 +211,7 @@ class RunFolder:
         return sorted(numbered, key=lambda path: int(path.stem[6:]))
 
     def load_last(self) -> Stored:
+        """Return the newest state."""
         if not self.last.exists():
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
         return self.load(self.last)
