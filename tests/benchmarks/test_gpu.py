@@ -293,6 +293,8 @@ def test_results_of_steps_that_do_not_run_again_stay(gpu, tmp_path):
 
 
 def test_a_command_says_how_it_ended(gpu, run, monkeypatch):
+    wait = gpu._wait
+    monkeypatch.setattr(gpu, "_wait", lambda process, seconds: wait(process, seconds / 5))
     monkeypatch.setattr(gpu, "PATIENCE", 0.5)
     sleeps = "import subprocess; print('begins', flush=True); subprocess.run(['sleep', '60'])"
 

@@ -12,7 +12,7 @@ from journeys.walk import Page, Walk, follow
 from journeys.walks import WALKS
 
 TEXT = (
-    "# A\n\n```python\n# mine.py\nx = 1\n```\n\n    kgfast info   # says\n\n"
+    "# A\n\n```python\n# mine.py\nx = 1\n```\n\n    kgfast info --help   # says\n\n"
     "## B\n\n```sh\ntest -d DIR\ntest -f mine.py\n```\n\n"
     "## C\n\n<!-- not run: needs a GPU -->\n```python\n1 / 0\n```\n"
 )
@@ -39,7 +39,7 @@ def test_a_walk_types_python_and_commands_in_order(monkeypatch, tmp_path):
     with pytest.raises(AssertionError, match=r"nothing to type in \{'D'\}"):
         Page("page.md", ("D",)).steps()
     with pytest.raises(AssertionError, match=r"^page.md:13: AssertionError"):
-        follow(Walk("a", (page,)), tmp_path)
+        follow(Walk("a", (Page("page.md", ("B",)),)), tmp_path)
     (tmp_path / "page.md").write_text("\n```python\nx = 1\n1 / 0\n```\n")
     with pytest.raises(AssertionError, match=r"page.md:3: ZeroDivisionError"):
         follow(walk, tmp_path)

@@ -53,7 +53,7 @@ def asked(problem: Problem, seed: int) -> tuple[tuple, dict]:
 
 
 @given(problem=problems(), tile=st.sampled_from([512, 4096, 1 << 19]), seed=SEEDS)
-@examples(60)
+@examples(30)
 def test_the_specification_equals_the_oracle(problem, tile, seed):
     args, options = asked(problem, seed)
     queries, table, thresholds, indptr, indices, score = args
@@ -89,14 +89,14 @@ def check(engine, args: tuple, options: dict) -> None:
 
 @engines(*NAMES, SPLIT, quick=True)
 @given(seed=SEEDS, layer=st.sampled_from(LAYERS))
-@examples(120, 2)
+@examples(50, 2)
 def test_results_equal_the_specification(engine, seed, layer):
     check(engine.at(layer), *asked(make_problem(seed, served=engine.scores), seed))
 
 
 @engines(*ISAS, "baseline", "triton")
 @given(seed=SEEDS)
-@examples(60)
+@examples(25)
 def test_results_of_moved_queries_equal_the_specification(engine, seed):
     check(engine, *asked(make_problem(seed, served=RSCF_SCORES), seed))
 
@@ -177,7 +177,7 @@ def test_the_first_row_that_is_not_finite_is_named(engine, is_packed):
     table, queries, ids = torch.randn(100, 5), torch.randn(4, 5), torch.tensor([4, 61, 9])
     table[61, 3], table[17, 0], bad_query = INF, torch.nan, queries.clone()
     bad_query[2, 1] = -INF
-    least = (0.0, 1e30) if INTERPRETED else (0.0, 1e30, -INF)
+    least = (0.0 if is_packed else 1e30,) if INTERPRETED else (0.0, 1e30, -INF)
     calls = [(engine.above, torch.full((4,), it)) for it in least]
     with packed(is_packed):
         for find, asked in (*calls, (engine.topk, 2)):

@@ -94,7 +94,7 @@ def assert_within(errors: Errors) -> None:
 @example(seed=0, kind="zero", dtype=torch.float32, dim=64)
 @example(seed=0, kind="tiny", dtype=torch.float32, dim=65)
 @example(seed=0, kind="subnormal", dtype=torch.float16, dim=65)
-@examples(120, 3)
+@examples(50, 3)
 def test_the_error_bound_is_never_exceeded(engine, seed, kind, dtype, dim):
     score = engine.scores[seed % len(engine.scores)]
     generator, rows = torch.Generator().manual_seed(seed), 20 if engine.is_triton else 64
@@ -117,7 +117,7 @@ def test_the_error_bound_is_never_exceeded(engine, seed, kind, dtype, dim):
 )
 @example(0, "rscf_rotate", "normal", "unit", 0.9, torch.float32, 200)
 @example(0, "rscf_rotate", "zero", "wild", 40.0, torch.float32, 65)
-@examples(100, 4)
+@examples(40, 4)
 def test_the_error_bound_of_moved_queries_is_never_exceeded(
     engine, seed, score, kind, spread, scale, dtype, dim
 ):

@@ -24,8 +24,8 @@ SLOW = (
     ("test_losses.py",),
     ("test_ranks.py",),
     ("test_topk.py",),
-    ("triton/test_in_place.py", "triton/test_negatives.py", "triton/test_rscf.py"),
-    ("triton/test_scores.py", "triton/test_scratch.py"),
+    ("triton/test_in_place.py", "triton/test_med.py", "triton/test_negatives.py"),
+    ("triton/test_rscf.py", "triton/test_scores.py", "triton/test_scratch.py"),
 )
 
 

@@ -22,7 +22,7 @@ ENGINES = ("reference", *ISAS, "baseline", "triton")
     k=st.sampled_from([1, 4, 300]),
     served=st.sampled_from([SCORES, SCORES, RSCF_SCORES]),
 )
-@examples(20, 2)
+@examples(10, 2)
 def test_every_engine_gives_what_each_list_alone_gives(engine, seed, nonfinite, k, served):
     problem = make_problem(seed, nonfinite, served=served)
     args, options = problem.args, problem.kwargs

@@ -56,7 +56,7 @@ def check(engine, problem: Problem, *, is_packed: bool = True) -> list[Tensor]:
 @pytest.mark.parametrize("nonfinite", [False, True], ids=["finite", "not finite"])
 @engines(*NAMES, SPLIT, quick=True)
 @given(seed=SEEDS, layer=st.sampled_from(LAYERS), is_packed=st.booleans())
-@examples(80, 4)
+@examples(40, 3)
 def test_counts_equal_the_reference(engine, nonfinite, seed, layer, is_packed):
     problem = make_problem(seed, nonfinite, served=engine.scores)
     check(engine.at(layer), problem, is_packed=is_packed)
@@ -65,7 +65,7 @@ def test_counts_equal_the_reference(engine, nonfinite, seed, layer, is_packed):
 @pytest.mark.parametrize("nonfinite", [False, True], ids=["finite", "not finite"])
 @engines(*ISAS, "baseline", "triton")
 @given(seed=SEEDS, layer=st.sampled_from(LAYERS), is_packed=st.booleans())
-@examples(60)
+@examples(25)
 def test_counts_of_moved_queries_equal_the_reference(engine, nonfinite, seed, layer, is_packed):
     """A phase beyond 2^20 has no sine: its score is a NaN, whatever the sweep makes of it."""
     check(engine.at(layer), make_problem(seed, nonfinite, served=RSCF_SCORES), is_packed=is_packed)

@@ -59,7 +59,7 @@ def run(function, problem: Problem, k: int) -> tuple[torch.Tensor, torch.Tensor]
     k=st.sampled_from(COUNTS),
     tile=st.sampled_from([512, 4096, 1 << 19]),
 )
-@examples(90)
+@examples(40)
 def test_the_specification_equals_the_oracle(problem, k, tile):
     queries, table, indptr, indices, score = arguments(problem)
     dims, subset = (problem.kwargs.get(name) for name in ("dims", "candidate_ids"))
@@ -91,7 +91,7 @@ def check(engine, problem: Problem, k: int, *, is_packed: bool = True) -> None:
 @given(
     seed=SEEDS, k=st.sampled_from(COUNTS), layer=st.sampled_from(LAYERS), is_packed=st.booleans()
 )
-@examples(80, 2)
+@examples(40, 2)
 def test_the_best_equal_the_specification(engine, nonfinite, seed, k, layer, is_packed):
     problem = make_problem(seed, nonfinite, served=engine.scores)
     check(engine.at(layer), problem, k, is_packed=is_packed)
@@ -99,7 +99,7 @@ def test_the_best_equal_the_specification(engine, nonfinite, seed, k, layer, is_
 
 @engines(*ISAS, "baseline", "triton")
 @given(seed=SEEDS, nonfinite=st.booleans(), k=st.sampled_from([1, 3, 31, 300]))
-@examples(60)
+@examples(25)
 def test_the_best_of_moved_queries_equal_the_specification(engine, seed, nonfinite, k):
     check(engine, make_problem(seed, nonfinite, served=RSCF_SCORES), k, is_packed=seed % 2 == 0)
 

@@ -17,7 +17,7 @@ from support.problems import RSCF_SCORES, SCORES, problems
 
 
 @given(st.one_of(problems(), problems(nonfinite=True)))
-@examples(90)
+@examples(50)
 def test_counts_equal_the_oracle(problem):
     queries, table, targets, indptr, indices, score = problem.args
     dims, subset = (problem.kwargs.get(name) for name in ("dims", "candidate_ids"))

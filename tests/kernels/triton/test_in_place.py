@@ -64,7 +64,10 @@ def allowed(score: str, queries: Tensor, candidates: Tensor, distance: Tensor) -
 
 
 @only_interpreted
-@pytest.mark.parametrize(("score", "dtype"), [("rotate", torch.float32), ("dot", torch.float16)])
+@pytest.mark.parametrize(
+    ("score", "dtype"),
+    [("rotate", torch.float32), pytest.param("dot", torch.float16, marks=pytest.mark.slow)],
+)
 def test_the_table_is_read_once(score, dtype, monkeypatch) -> None:
     """All launches of a call load the bytes of the table about once.
 

@@ -71,8 +71,9 @@ def test_rows_without_a_norm():
     assert of_rows.abs().min() > 1e10
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("shape", [(7,), (6, 5)], ids=["pool", "lists"])
+@pytest.mark.parametrize(
+    ("shape", "sparse"), [((7,), True), ((6, 5), False)], ids=["pool", "lists"]
+)
 @pytest.mark.parametrize(
     ("make", "side", "dims"),
     [

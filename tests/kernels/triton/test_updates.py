@@ -157,8 +157,7 @@ def test_ids_that_do_not_ascend_are_named():
         ops.update_rows(tables, ids, rows, step, repeats=True)
 
 
-@pytest.mark.parametrize("shape", [(5,), (6, 5)], ids=["pool", "lists"])
-@pytest.mark.parametrize("uses", [1, 2])
+@pytest.mark.parametrize(("shape", "uses"), [((5,), 1), ((6, 5), 2)], ids=["pool", "lists"])
 def test_a_loss_by_rows_leaves_the_gradient_of_the_whole_table(shape, uses):
     """A loss that is used twice adds gradients of rows, whose ids then do not ascend."""
     generator = torch.Generator().manual_seed(4)
