@@ -33,9 +33,9 @@ demo: $(VENV)/.package
 test: $(VENV)/.complete
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
-# All tests, with long and rare ones.
+# All tests, with long and rare ones, and 120 examples of each property.
 test-all: $(VENV)/.complete
-	$(PY) -m pytest -n 2 --dist worksteal
+	EXAMPLES=$(or $(EXAMPLES),120) $(PY) -m pytest -n 2 --dist worksteal
 
 # The wheel to publish, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
 wheel: $(VENV)/.complete

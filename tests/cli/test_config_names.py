@@ -52,8 +52,8 @@ def test_an_existing_file_wins(tmp_path, monkeypatch):
     [
         ("wn18rr/rotate_fst", "did you mean 'wn18rr/rotate_fast' or 'wn18rr"),
         ("wn18/rotate_fast.yaml", "did you mean 'wn18rr/rotate_fast'"),
-        ("rotate_fast", "did you mean 'wn18rr/rotate_fast'?"),
-        ("rotate_fst", "did you mean 'wn18rr/rotate_fast'?"),
+        ("rotate_fast", "did you mean 'wn18rr/rotate_fast'"),
+        ("rotate_fst", "did you mean 'wn18rr/rotate_fast'"),
         ("nothing.yml", "nor one of the package; the package has codex-m/"),
         ("nosuch", "default/transe"),
         ("x" * 5000, "nor one of the package"),
