@@ -65,10 +65,10 @@ def test_rows_that_one_query_reads_in_place_count_like_packed_rows(isa, score, d
 
 
 def test_one_query_packs_no_rows(isa):
-    """A panel's bound on norms is that of its longest row; rows in place have their own."""
+    """The longest row of a panel bounds its errors; a block of rows in place is larger."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(2000, 64, generator=generator)
-    table[::16] *= 1e9
+    table[0] *= 1e9
     queries, targets = torch.randn(5, 64, generator=generator), torch.arange(5) * 7 + 1
     canonical = []
     for count in (1, 5):
@@ -76,7 +76,7 @@ def test_one_query_packs_no_rows(isa):
         with serving(0), tiers.counted_pairs() as pairs:
             counts_of(few, targets[:count], Known(*no_known(count)))
         canonical.append(int(pairs[tiers.PAIRS.index("canonical")]) / count)
-    assert 100 * canonical[0] < canonical[1]
+    assert canonical[0] > 4 * canonical[1] > 0
 
 
 def test_panels_are_read_in_place_of_the_table(isa):
