@@ -120,10 +120,11 @@ def report(
     trust: flags.Trust = False,
 ) -> None:
     """Write the results of a run on one page of HTML."""
+    from kgfast.eval import HITS
     from kgfast.extras.report import write_report
 
     options: Any = {"split": split.value, "checkpoint": checkpoint.value, "trust": trust}
-    say(str(write_report(run, out, hits=hits or (1, 3, 10), data=data, device=None, **options)))
+    say(str(write_report(run, out, hits=hits or HITS, data=data, device=None, **options)))
 
 
 def _compare_runs(groups: Any, ranks_of: Any, hits: Any, split: str) -> None:

@@ -6,6 +6,7 @@ from kgfast.eval.comparison import compare
 from kgfast.eval.facts import top_facts
 from kgfast.eval.index import Index
 from kgfast.eval.intervals import Interval
+from kgfast.eval.metrics import HITS
 from kgfast.eval.prediction import above, topk
 from kgfast.eval.preparation import check_rankable, evaluating
 from kgfast.eval.ranking import rank
@@ -13,6 +14,7 @@ from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType, RowRank
 from kgfast.eval.vectors import rank_rows, topk_rows
 
 __all__ = [
+    "HITS",
     "RANK_TYPES",
     "AnswersAbove",
     "ClassMetrics",

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from kgfast.eval import intervals
+from kgfast.eval.metrics import METRICS
 from kgfast.eval.ranks import Ranks
 from support.forked import printed_by
 
-NAMES = ["mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri"]
+NAMES = [metric.name for metric in METRICS if metric.in_tables]
 
 
 def ranks_of(count, sides=("head", "tail"), seed=0):

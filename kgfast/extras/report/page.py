@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from kgfast import __version__
 from kgfast.datasets import Dataset
-from kgfast.eval import GroupedRanks, Ranks, topk
+from kgfast.eval import HITS, GroupedRanks, Ranks, topk
 from kgfast.extras.report import figures
 from kgfast.frames import needed
 from kgfast.graph import KnownTriples, Vocabulary
@@ -34,7 +34,7 @@ def write_report(
     out: str | os.PathLike[str] | None = None,
     *,
     split: Literal["test", "valid"] = "test",
-    hits: Sequence[int] = (1, 3, 10),
+    hits: Sequence[int] = HITS,
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
     device: torch.device | str | None = "cpu",
