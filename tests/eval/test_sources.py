@@ -191,7 +191,13 @@ def test_facts(answering, kind):
         same_facts(answering.top_facts(model, **options), kgfast.top_facts(model, **options))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("reference", torch.float16)]
+    + [("cpu", dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64)],
+    indirect=["backend"],
+    ids=str,
+)
 def test_every_dtype_with_ties(source, backend, dtype):
     if source.name in ("file", "shards") and dtype == torch.bfloat16:
         pytest.skip("NumPy has no bfloat16: tests/tables/test_files.py reads it")

@@ -381,7 +381,8 @@ def ranks_and_best(engine, problem):
 
 SLOW = pytest.mark.slow
 WIDE = [
-    *(pytest.param(score, dtype, None, marks=[SLOW] if dtype == torch.float64 else [])
+    *(pytest.param(score, dtype, None,
+                   marks=[SLOW] if dtype == torch.float64 or score == "l2" else [])
       for score in ("dot", "l2", "rotate") for dtype in (torch.float32, torch.float64)),
     *(pytest.param(score, dtype, (100, 2_500, 4_096, 5_000),
                    marks=[SLOW] if score == "rotate" else [])

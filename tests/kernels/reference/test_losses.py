@@ -66,10 +66,13 @@ def places(operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("scale", "shift"), [(1.0, 0.0), (30.0, 0.0), (1e4, 0.0), (1.0, 3e4), (1.0, -3e4)]
+    ("scale", "shift", "scratch", "num_queries"),
+    [
+        *((*of, 5, 3) for of in ((1.0, 0.0), (30.0, 0.0), (1e4, 0.0), (1.0, 3e4), (1.0, -3e4))),
+        *((30.0, 0.0, scratch, 3) for scratch in (1, 7 * 64, 10**6)),
+        *((1.0, 3e4, scratch, None) for scratch in (1, 5, 7 * 64, 10**6)),
+    ],
 )
-@pytest.mark.parametrize("scratch", [1, 5, 7 * 64, 10**6])
-@pytest.mark.parametrize("num_queries", [None, 3])
 def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     generator = torch.Generator().manual_seed(0)
     scores = shift + scale * torch.randn(7, 150, generator=generator)

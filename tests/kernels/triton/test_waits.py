@@ -99,8 +99,9 @@ def test_no_queries_still_read_the_checks(launches) -> None:
 
 @pytest.mark.parametrize("known_on", [None, "cpu", "meta"])
 @pytest.mark.parametrize("has_subset", [False, True])
-@pytest.mark.parametrize("batch_size", [5, 20])
-@pytest.mark.parametrize("make", [kgfast.TransE, kgfast.RotatE], ids=["transe", "rotate"])
+@pytest.mark.parametrize(
+    ("batch_size", "make"), [(5, kgfast.TransE), (20, kgfast.RotatE)], ids=["transe", "rotate"]
+)
 def test_rank_waits_once_a_batch(
     monkeypatch, launches, known_on, has_subset, batch_size, make
 ) -> None:
