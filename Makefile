@@ -19,6 +19,7 @@ $(VENV)/.package: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(LOCKED)/package.txt
 	$(PIP) -r requirements/torch.txt
+	@echo "compiling the kernels, which takes minutes"
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -37,7 +37,8 @@ def needed(package: str, what: str, install: str = "") -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:  # the package is installed, and lacks a module itself
             raise
-        raise ImportError(f"{what} needs {name}: pip install {install or name}") from None
+        clone = f" (in a clone: {install.replace('kgfast', '.')})" if install else ""
+        raise ImportError(f"{what} needs {name}: pip install {install or name}{clone}") from None
     return import_module(package)
 
 

@@ -78,6 +78,7 @@ def make_app(
         Refused: lambda _, error: _error(422, str(error), error.field),
         RequestValidationError: lambda _, error: _error(422, *_first_wrong(error.errors())),
         HTTPException: lambda _, error: _error(error.status_code, error.detail),
+        **dict.fromkeys((404, 405), _not_served),
         # a ValueError of kgfast describes the model, such as the row of a NaN in a table
         ValueError: lambda _, error: _error(500, str(error)),
         Exception: lambda *_: _error(500, "internal error"),
@@ -171,6 +172,11 @@ class _Json(JSONResponse):
 
 def _error(status: int, message: str, field: str | None = None) -> Response:
     return _Json({"error": message} | ({} if field is None else {"field": field}), status)
+
+
+def _not_served(_: Any, error: HTTPException) -> Response:
+    where = "POST requests to /topk, /rank and /score are answered"
+    return _error(error.status_code, f"{error.detail}; {where}")
 
 
 def _first_wrong(errors: Sequence[dict[str, Any]]) -> tuple[str, str]:

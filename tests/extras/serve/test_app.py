@@ -280,6 +280,12 @@ def test_health(engine):
     assert (health["names"], health["labels"]) == (True, False)
 
 
+def test_a_question_that_is_no_post_hears_where_to_ask(client):
+    for error in (client.get("/topk"), client.post("/top", json={})):
+        assert error.status_code in (404, 405)
+        assert "POST requests to /topk, /rank and /score" in error.json()["error"]
+
+
 def test_the_document_describes_requests(client):
     """`/openapi.json` has every field of the bodies, and the form of errors."""
     document = client.get("/openapi.json").json()
