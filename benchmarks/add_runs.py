@@ -83,12 +83,14 @@ def config_of(folder: Path) -> Path:
 
 
 def portable_command(command: str, config: Path) -> str:
-    """Rewrite a command so that others can run it, without the folders of this machine.
+    """Rewrite a command so that others can begin with it, without the folders of this machine.
 
-    >>> portable_command("kgfast train -c /a/x.yaml --set dataset.root=/b", Path("configs/x.yaml"))
+    >>> command = "kgfast train -c /a/x.yaml --set dataset.root=/b --resume"
+    >>> portable_command(command, Path("configs/x.yaml"))
     'kgfast train -c configs/x.yaml --set dataset.root=DIR'
     """
-    return shlex.join(_portable_word(word, config) for word in shlex.split(command))
+    words = [word for word in shlex.split(command) if word != "--resume"]
+    return shlex.join(_portable_word(word, config) for word in words)
 
 
 def _portable_word(word: str, config: Path) -> str:
