@@ -139,7 +139,7 @@ CROP_RANKS: Columns = (
     (" ", lambda row: CROPS[row["way"]]),
     ("by formula:", "{formula[bytes]:bytes}"),
     ("kgfast beyond the tables:", "{kgfast[bytes]:positive_bytes}"),
-    ("`b`:", _factor),
+    ("and the table `b`:", _factor),
     ("time:", "{kgfast[seconds]:time}"),
 )
 INFLUENCE_WORKS = {

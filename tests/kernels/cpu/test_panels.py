@@ -65,7 +65,7 @@ def test_rows_that_one_query_reads_in_place_count_like_packed_rows(isa, score, d
 
 
 def test_one_query_packs_no_rows(isa):
-    """The longest row of a panel bounds its errors; a block of rows in place is larger."""
+    """The longest row of a panel bounds its errors; rows in place have each its own bound."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(2000, 64, generator=generator)
     table[0] *= 1e9
@@ -76,7 +76,7 @@ def test_one_query_packs_no_rows(isa):
         with serving(0), tiers.counted_pairs() as pairs:
             counts_of(few, targets[:count], Known(*no_known(count)))
         canonical.append(int(pairs[tiers.PAIRS.index("canonical")]) / count)
-    assert canonical[0] > 4 * canonical[1] > 0
+    assert 4 * canonical[0] < canonical[1]
 
 
 def test_panels_are_read_in_place_of_the_table(isa):

@@ -2,7 +2,7 @@
 // pass by a tier, in float32, or of lists.
 #pragma once
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -179,22 +179,15 @@ class Sweeps {
     job.squares = has_norm ? squares : nullptr;
     if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data());
     if (!is_bounded) std::fill_n(scores, count, NAN);
-    int32_t largest = 0, bits = 0;  // of the squares: as integers they are in the same order
+    // Squares that are flushed are below 2^-126.
+    const double of_norm = slope * (1.0 + terms * 0x1p-22), fixed = base + slope * terms * 0x1p-62;
     bool is_finite = true;
-    for (int64_t i = 0; i < count; ++i) {
-      std::memcpy(&bits, squares + i, sizeof bits);
-      largest = std::max(largest, bits);
-    }
-    float square;
-    std::memcpy(&square, &largest, sizeof square);
-    // The largest norm bounds all; squares that are flushed are below 2^-126.
-    const double norm = std::sqrt(double{square}) * (1.0 + terms * 0x1p-22) + terms * 0x1p-62;
-    const double absolute = base + slope * norm;
     double biases[kPairsAtOnce] = {};
     for (int64_t i = 0; bias && i < count; ++i) biases[i] = bias[ids[i]];
     for (int64_t i = 0; i < count; ++i) {
-      const double distance = -double{scores[i]}, off = rel * std::fabs(distance) + absolute;
-      const double cost = distance - biases[i];
+      const double distance = -double{scores[i]}, cost = distance - biases[i];
+      const double norm = std::sqrt(squares[i]);
+      const double off = rel * std::fabs(distance) + fixed + of_norm * norm;
       const double reach = off + (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // float32's rounding
       lows[i] = static_cast<float>(cost - reach);
       highs[i] = static_cast<float>(cost + reach);
