@@ -322,17 +322,28 @@ def test_numbers_of_every_size(engine, score, is_indexed, has_factor):
                 assert_close(got, 0.0 * right if is_flushed else right, rel=rel)
 
 
-@engines(*ON_CPU, scores=SCORES)
-def test_a_nan_reaches_its_own_scores_only(engine, score):
-    problem, index, _ = given_of(score, 6, 70, 40, True)
-    problem.table[66, 3] = problem.queries[1, 7] = float("nan")
-    given = problem.queries, problem.table
-    bad = engine.pairwise_scores(*given, score).isnan()
-    expected = torch.zeros(6, 70, dtype=torch.bool)
-    expected[1] = expected[:, 66] = True
-    assert torch.equal(bad, expected)
-    bad = engine.indexed_scores(*given, index, score).isnan()
-    assert torch.equal(bad, expected.gather(1, index))
+@EITHER
+@engines(*ON_CPU, scores=ALL_SCORES)
+def test_a_nan_reaches_its_own_scores_only(engine, score, is_indexed):
+    """Nor does it hide that phases of other rows and queries have many turns."""
+    problem, index, grad = given_of(score, 6, 70, 40, is_indexed, angle=30.0)
+    if problem.factor is not None:
+        problem.queries[:, -40:] *= 1e-3
+        problem.queries[0, -1], problem.factor[64:66, -1] = 30.0, 2.0
+    if index is not None:
+        index[:, :4] = torch.tensor([65, 66, 67, 68])
+    whole = run(engine, problem, grad, index)
+    problem.queries[1, -1] = torch.nan
+    found, others = run(engine, problem, grad, index), torch.arange(6) != 1
+    for got, right in ((found.scores, whole.scores), (found.queries, whole.queries)):
+        assert torch.equal(got[others], right[others])
+    (problem.table if problem.factor is None else problem.factor)[66, -1] = torch.nan
+    found = run(engine, problem, grad, index).scores
+    bad = torch.zeros(6, 70, dtype=torch.bool)
+    bad[1] = bad[:, 66] = True
+    bad = bad if index is None else bad.gather(1, index)
+    assert torch.equal(found.isnan(), bad)
+    assert torch.equal(found[~bad], whole.scores[~bad])
 
 
 @engines(*ENGINES, scores=[score for score in ALL_SCORES if score != "dot"], quick=("rotate",))
@@ -376,4 +387,13 @@ def test_angles_of_many_turns(engine, is_indexed, angle):
     problem = operands("rscf_rotate", 5, 23, 40, angle=angle)
     problem.factor[3, :20] = 0.0
     problem.factor[5, 20:] *= -2.0
+    check(engine, problem, an_index(problem) if is_indexed else None)
+
+
+@EITHER
+@engines(*ON_CPU)
+def test_the_largest_angles_may_belong_to_near_phases(engine, is_indexed):
+    problem = operands("rscf_rotate", 5, 23, 40)
+    problem.queries[:, -40:] = 2.0**20 + torch.arange(40) / 32
+    problem.factor[:] = 1 - torch.arange(23.0, 46.0)[:, None] * 2.0**-24
     check(engine, problem, an_index(problem) if is_indexed else None)

@@ -66,7 +66,7 @@ class Fields {
 
  private:
   py::object get(const char* name) const {
-    static std::unordered_map<const char*, PyObject*> names;  // guarded by Python's lock
+    static thread_local std::unordered_map<const char*, PyObject*> names;
     PyObject*& key = names[name];
     if (!key) key = PyUnicode_InternFromString(name);
     PyObject* value = PyObject_GetAttr(object_.ptr(), key);

@@ -74,7 +74,7 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
 // Returns distances; NaN where a distance is so small that kTiny or flushed squares changed it.
 // Adds to `spoiled` the lanes of such distances, and of distances that overflowed.
 inline V nan_if_tiny(V distance, int64_t features, uint32_t* spoiled) {
-  const V beyond = Simd::sub(distance, Simd::set1(static_cast<float>(features) * 0x1p-45f));
+  const V beyond = Simd::sub(distance, Simd::set1(static_cast<float>(features) * 0x1p-38f));
   const V most = Simd::set1(FLT_MAX);
   *spoiled |= (Simd::less(Simd::zero(), beyond) & Simd::less(beyond, most)) ^ ((1u << Simd::W) - 1);
   return Simd::where_negative(beyond, Simd::set1(NAN), distance);

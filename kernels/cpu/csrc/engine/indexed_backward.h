@@ -57,6 +57,10 @@ inline Extremes add_partners(const V (&g)[R], const V* anchor, const V (&others)
   return met;
 }
 
+// From kPastEnd + 16 - n: 0 in the first n lanes, 1 in those past them.
+constexpr float kPastEnd[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 // Adds features [i, stop) of the reader's run, which begins at `run`.
 template <class Score, bool AnchorIsQuery, int R, class Reader>
 inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i,
@@ -77,6 +81,11 @@ inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 5
       for (int p = 0; p < T; ++p) others[r][p] = load_lanes(rows.at[r][p] + i, left);
+    if (Score::has_near && left < Simd::W)  // lanes past the end differ by 1, which is usual
+      for (int r = 0; r < (AnchorIsQuery ? 1 : R); ++r) {
+        V& part = AnchorIsQuery ? of_anchor[0] : others[r][0];
+        part = Simd::add(part, Simd::load(kPastEnd + 16 - left));
+      }
     const Extremes met = add_partners<Score, AnchorIsQuery, true>(g, of_anchor, others, sums);
     if (Score::has_near && !all_near<Score>(met)) {
       std::copy(before, before + P, sums);

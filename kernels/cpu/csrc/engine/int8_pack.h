@@ -170,7 +170,7 @@ inline void fetch(const float* row, int64_t features) {
 
 // Returns a row of a view as floats: in place, or converted into `out`.
 inline const float* row_floats(const View& view, int64_t row, int64_t features, float* out) {
-  if (view.dtype == DType::f32 && view.step == 1) return run_at<float>(view, row, 0, 0);
+  if (view.is_plain()) return run_at<float>(view, row, 0, 0);
   load_floats(view, row, 0, 0, features, out);
   return out;
 }
@@ -253,7 +253,7 @@ inline int64_t word_query(int64_t i, int64_t padded) {
 void pack_word_queries(const SweepJob& job, int8_t* tiles, Int8Query* queries) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t features = job.num_features, padded = int8_padded(features);
-  const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+  const bool rounded = job.is_rounded();
   const float canonical = static_cast<float>(features + 8) * 0x1p-50f;
   const float relative = kInt8Arithmetic + canonical + (rounded ? 4.0f * 0x1p-24f : 0.0f);
   std::vector<int16_t> words(padded);

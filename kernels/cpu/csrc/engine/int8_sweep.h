@@ -320,7 +320,7 @@ inline void near_product(const float* q, const float* c, int64_t features, float
 void near_products(const SweepJob& job, const Pair* pairs, int64_t count, float* scratch,
                    float* out) {
   const int64_t features = job.num_features;
-  const bool is_direct = job.rows.view.dtype == DType::f32 && job.rows.view.step == 1;
+  const bool is_direct = job.rows.view.is_plain();
   for (int64_t i = 0; i < count; ++i) {
     if (is_direct && i + kAhead < count)
       fetch(run_at<float>(job.rows.view, pairs[i + kAhead].candidate, 0, 0), features);

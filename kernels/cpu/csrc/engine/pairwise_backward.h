@@ -126,10 +126,10 @@ inline bool group_is_near(const Group& group) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
   V largest = Simd::zero(), spread = Simd::zero();
   for (int64_t i = 0; i < group.rows; ++i)
-    largest = Simd::max(largest, Simd::abs(Simd::load(group.queries + (i * P + P - 1) * W)));
+    largest = Simd::max(Simd::abs(Simd::load(group.queries + (i * P + P - 1) * W)), largest);
   for (int j = 0; j < Score::group; ++j) {
     const V b = Simd::load(group.candidates + (j * R + R - 1) * W);
-    spread = Simd::max(spread, Simd::abs(Simd::sub(b, Simd::set1(1.0f))));
+    spread = Simd::max(Simd::abs(Simd::sub(b, Simd::set1(1.0f))), spread);
   }
   return all_near(phase_square(largest, spread));
 }

@@ -149,7 +149,7 @@ inline Coefficients product_coefficients(const ScoreGradient& grad, int64_t feat
 inline void load_strip(const View& other, const FeatureBlock& strip, const ProductTile& tile,
                        float* out) {
   const int64_t whole = strip.count / Simd::W * Simd::W, width = vectors_of(strip.count) * Simd::W;
-  const bool direct = other.dtype == DType::f32 && other.step == 1;
+  const bool direct = other.is_plain();
   for (int64_t j = 0; j < tile.depth; ++j, out += kStrip) {
     if (direct) {
       const float* from = run_at<float>(other, tile.term + j, 0, strip.feature);

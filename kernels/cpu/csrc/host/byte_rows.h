@@ -17,7 +17,6 @@ namespace kgfast {
 constexpr int64_t kByteCandidates = 64, kByteColumn = 8;  // sizes of a panel, and of a part of it
 constexpr int64_t kByteRun = 8;                           // numbers of a candidate side by side
 constexpr int64_t kByteQueries = 16;                      // queries of a pass, at most
-constexpr int64_t kByteMostFeatures = 4096;               // no sum overflows
 constexpr int kByteMost = 127;                            // the largest |X|
 
 namespace {

@@ -73,7 +73,7 @@ class Int8Pass {
   void find_costs(const Pair* pairs, int64_t count, char* memory, double* lows,
                   double* highs) const {
     const SweepJob& job = *job_.sweep;
-    const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+    const bool rounded = job.is_rounded();
     const double d = static_cast<double>(features_);
     const double roundings = static_cast<double>(features_ / 64 + 8 + (rounded ? 3 : 0));
     const double near = roundings * 0x1p-24 * (1.0 + 0x1p-10) + (d + 8.0) * 0x1p-52;
@@ -91,9 +91,9 @@ class Int8Pass {
     }
   }
 
-  // Bytes of a worker: the panel, and scratch for packing.
+  // Bytes of a worker, for passes of up to `queries` queries: the panel, and scratch for packing.
   int64_t worker_bytes(int64_t queries) const {
-    return serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
+    return serves(1) || serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
   }
 
   // Packs the queries of a pass; `bias`: the largest magnitude of a bias.

@@ -55,6 +55,8 @@ struct Operands {
   bool has_subset;               // there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
   Packed packed;
+
+  bool is_rounded() const { return rows.view.dtype == DType::f64 || query.dtype == DType::f64; }
 };
 
 // Known answers of each query; no memory where there are none.
@@ -119,8 +121,6 @@ struct SweepJob : Operands {
   // Count. Thresholds of query i in crop c: first_threshold[c * Q + i] .. [.. + 1] - 1.
   const Threshold* thresholds;
   const int64_t* first_threshold;  // [C * Q + 1]
-  const int64_t* targets;          // [B], by query row
-  const double* target_scores;     // [C][B], by slot
 
   // Keep and append.
   int64_t k;

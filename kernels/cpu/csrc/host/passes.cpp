@@ -30,7 +30,7 @@ SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
 }
 
 ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
-  const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+  const bool rounded = job.is_rounded();
   const int64_t features = job.crops[crop].end;
   return error_bound(job.facts, features, divide_up(features, 64), job.term_ulps, isa.sqrt_error,
                      rounded);

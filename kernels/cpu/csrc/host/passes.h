@@ -63,7 +63,7 @@ struct OwnedWorker {
   Buffer<Pair> band;
   Buffer<Survivor> survivors;
   std::vector<int64_t> counts;
-  std::vector<float> query;  // one that lists are scored with
+  std::vector<float> query;  // one that rows in place are scored with
   int64_t bad_query = INT64_MAX;
   Worker worker{};
 };

@@ -23,8 +23,6 @@ class Ranking : Sweeps {
       : Sweeps(execution, request.operands, request.widths, request.lists, !request.nan_worst),
         request_(request), slots_(job_.num_crops * num_queries_), target_scores_(slots_) {
     job_.question = request.recorded ? Question::record : Question::count;
-    job_.targets = request.targets;
-    job_.target_scores = target_scores_.data();
     job_.recorded = request.recorded;
     job_.resolve = resolve;
     job_.owner = this;
@@ -63,7 +61,7 @@ class Ranking : Sweeps {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
-        pairs[i] = {first + i, job_.targets[first + i]};
+        pairs[i] = {first + i, request_.targets[first + i]};
         check_query(job_, pairs[i].query, &owned.bad_query);
         if (request_.target_scores) continue;
         check_candidate(job_, pairs[i].candidate, &owned.worker.bad_candidate,
@@ -188,7 +186,7 @@ class Ranking : Sweeps {
     Worker& worker = owned.worker;
     Pair* const begin = worker.band;
     Pair* end = std::remove_if(begin, begin + worker.band_size, [&](const Pair& pair) {
-      return pair.candidate == job_.targets[pair.query % num_queries_];
+      return pair.candidate == request_.targets[pair.query % num_queries_];
     });
     worker.band_size = 0;
     if (is_int8()) end = decide(begin, end, owned);
@@ -247,7 +245,7 @@ class Ranking : Sweeps {
       const std::vector<int64_t> ids = excluded_ids(query);
       const int64_t slot = crop * num_queries_ + query;
       if (std::isnan(target_scores_[slot])) {
-        for (const int64_t id : ids) worker.greater[slot] += id != job_.targets[query];
+        for (const int64_t id : ids) worker.greater[slot] += id != request_.targets[query];
         continue;
       }
       if (ids != scored) {
@@ -257,7 +255,7 @@ class Ranking : Sweeps {
         scores = canonical(crops_[crop].end, pairs, worker);
       }
       for (size_t i = 0; i < ids.size(); ++i)
-        if (ids[i] != job_.targets[query]) compare(scores[i], slot, worker);
+        if (ids[i] != request_.targets[query]) compare(scores[i], slot, worker);
     }
   }
 
@@ -277,7 +275,7 @@ class Ranking : Sweeps {
 
   // Counts the candidates of a query, but for the target.
   int64_t count_others(int64_t query) const {
-    const int64_t target = job_.targets[query];
+    const int64_t target = request_.targets[query];
     if (!lists_.indptr) return job_.num_candidates - is_candidate(target);
     const int64_t* const begin = lists_.indices + lists_.indptr[query];
     const int64_t* const end = lists_.indices + lists_.indptr[query + 1];

@@ -69,8 +69,7 @@ inline const float* floats_at(const Rows& rows, int64_t row, int plane, int64_t 
 
 // True if rows are plain float32, which kernels read in place.
 inline bool is_direct(const Rows& rows) {
-  const auto plain = [](const View& view) { return view.dtype == DType::f32 && view.step == 1; };
-  return plain(rows.view) && (!rows.factor.data || plain(rows.factor));
+  return rows.view.is_plain() && (!rows.factor.data || rows.factor.is_plain());
 }
 
 }  // namespace

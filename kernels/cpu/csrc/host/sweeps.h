@@ -217,7 +217,7 @@ class Sweeps {
   // vectors and a part, then the runs; a tree adds the lanes. None holds without panels for rscf
   // scores, nor with rounded numbers.
   ErrorBound list_bound(int64_t features) const {
-    const bool rounded = job_.rows.view.dtype == DType::f64 || job_.query.dtype == DType::f64;
+    const bool rounded = job_.is_rounded();
     ErrorBound bound = error_bound(job_.facts, features + kWidestVector, features / 64 + 8,
                                    job_.term_ulps, isa_.sqrt_error, false);
     if (rounded || job_.facts.is_rscf) bound.absolute = INFINITY;
@@ -249,7 +249,7 @@ class Sweeps {
   // that are not plain float32 are converted for each query.
   bool reads_in_place() const {
     const bool is_product = job_.facts.terms == Terms::products;
-    const bool is_direct = job_.rows.view.dtype == DType::f32 && job_.rows.view.step == 1;
+    const bool is_direct = job_.rows.view.is_plain();
     const int64_t most = is_product ? kInPlaceProducts : kInPlaceDistances;
     return !job_.packed.panels && job_.num_crops == 1 && job_.num_features > 0 &&
            job_.num_queries <= (is_direct ? most : 1) && !is_int8() &&

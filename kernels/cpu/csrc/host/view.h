@@ -21,6 +21,7 @@ struct View {
   int64_t row_stride = 0;          // in elements; may be 0 or negative
   int64_t start[kMaxPlanes] = {};  // in elements, column stride included
   int64_t step = 1;                // in elements, column stride included
+  bool is_plain() const { return dtype == DType::f32 && step == 1; }  // floats, read in place
 };
 
 // Rows of `planes` planes of `view`, then the plane of `factor`, which has no data where there is

@@ -34,7 +34,7 @@ struct Extremes {
 };
 
 // Squares of moduli that are precise in float32: kTiny and flushed addends change nothing.
-constexpr float kLeastSquare = 0x1p-106f, kMostSquare = 0x1p126f;
+constexpr float kLeastSquare = 0x1p-99f, kMostSquare = 0x1p126f;
 
 // Returns the squared modulus of a difference, plus kTiny. Without Near, first divides the
 // difference by its larger part, so that no square is too small or too large. The direction stays.

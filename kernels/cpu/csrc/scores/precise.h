@@ -27,7 +27,7 @@ struct Precise<Rotate> : Rotate {
 template <bool Factor>
 struct Precise<SweptRotate<Factor>> : RscfRotate<Factor> {};
 
-// Adds one feature's share of a score. Phases beyond kNear need Near = false; `worst` keeps the
+// Adds one feature's share of a score. Phases that are not near need Near = false; `worst` keeps the
 // largest square of a phase, to tell such phases.
 template <class Score, bool Near>
 inline V add_term(V sum, const V* q, const V* c, V* worst) {
@@ -79,10 +79,11 @@ inline bool all_near(const Extremes& met) {
 }
 
 // True if these numbers, [planes][W], belong to no difference whose squared modulus is imprecise.
-// The parts of such a difference are tiny numbers, at least one of which is not 0, or are huge.
+// The parts of such a difference are tiny numbers, at least one of which is not 0, or are huge. Not
+// so around rscf, if q is the rounded product w c: a gradient of what is left has few digits.
 template <class Score>
 inline bool are_usual(const float* numbers, int planes) {
-  constexpr float tiny = Score::is_rscf ? 0x1p-27f : 0x1p-29f;  // rscf: products of two numbers
+  constexpr float tiny = Score::is_rscf ? 0x1p-27f : 0x1p-26f;
   constexpr float huge = Score::is_rscf ? 0x1p30f : 0x1p61f;
   for (int p = 0; p < planes; ++p) {
     const V size = Simd::abs(Simd::load(numbers + p * Simd::W));

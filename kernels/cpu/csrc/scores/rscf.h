@@ -62,7 +62,6 @@ struct SweptRotate : RealRows {
     return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V add(V sum, const V* q, const V* c) {
-    if constexpr (Factor) return add_turned<Angles::any>(sum, q, c);
     return add_modulus(sum, q[0], q[1], q, c);
   }
   template <Angles range>
