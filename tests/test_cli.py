@@ -215,6 +215,9 @@ class TestSeeds:
         shutil.copytree(folder, copy)
         (copy / "seed-8" / "result.json").unlink()
         assert "seed-8/result.json: the run has not ended" in error_of("evaluate", copy)
+        for name in ("seed-8", "seed-9"):
+            shutil.rmtree(copy / name)
+        assert "best checkpoint" in run("evaluate", copy).stdout
 
 
 def test_without_matplotlib(trained, monkeypatch):

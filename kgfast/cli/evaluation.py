@@ -61,7 +61,7 @@ def evaluate(
     if compares:
         others: dict[str, Any] = {"--classify": classify, "--per-relation": per_relation}
         check_no_options("goes with one RUN", others)
-    run = runs[0]
+    run = next(iter(groups.values()))[0]
     if classify:
         of_ranks: dict[str, Any] = {"--split": split != flags.Split.test, "--side": side}
         of_ranks |= {"--hits": hits, "--raw": raw, "--known": known, "--types": types}
@@ -78,9 +78,7 @@ def evaluate(
     from kgfast.models.base import SIDES
 
     sides = tuple(dict.fromkeys(chosen.value for chosen in side)) if side else SIDES
-    options: dict[str, Any] = {"max_memory": max_memory}
-    if max_memory is not None:
-        options["progress"] = sys.stdout.isatty()
+    options: dict[str, Any] = {"max_memory": max_memory, "progress": sys.stdout.isatty()}
 
     def ranked(folder: Path) -> tuple[Any, str]:
         loaded = load(folder, checkpoint, data, as_table=max_memory is not None, trust=trust)

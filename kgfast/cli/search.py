@@ -50,6 +50,9 @@ def search(
         return
     from kgfast.training import Config
 
+    if resume and run is not None and config is None and model is None:
+        stored = run / "config.yaml"
+        config = str(stored) if stored.is_file() else None
     chosen = choose(config, model, data)
     budget = {"search.minutes": minutes, "search.trials": trials}
     options = [f"{key}={json.dumps(n)}" for key, n in budget.items() if n is not None]

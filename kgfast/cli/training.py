@@ -54,7 +54,7 @@ def train(
         if RunFolder(path).config.exists():
             raise ValueError(f"--seeds: {path} holds one run; name another folder with --run")
     elif any(path.glob("seed-*/config.yaml")):
-        raise ValueError(f"{path} holds runs of --seeds; name another folder with --run")
+        raise ValueError(f"{path} holds runs of --seeds: add --seeds, or name another --run")
     for folder in map(RunFolder, runs):
         if resume and seeds is None and not folder.holds_a_run():
             if not folder.config.is_file():

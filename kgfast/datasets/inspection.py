@@ -32,7 +32,8 @@ def mistakes(
             words -= {"time", "timestamp", "date"} if num_times > 1 else set()
             is_header[0] = any(words == set(names) for names in TRIPLE_COLUMNS)
         is_repeated[np.unique(keys, return_index=True)[1]] = False
-        is_late = np.isin(hrt[:, 1] % num_times, splits[0].numpy()[:, 1] % num_times, invert=True)
+        times = splits[0].numpy()[:, 1] % num_times
+        is_late = (num_times > 1) & np.isin(hrt[:, 1] % num_times, times, invert=True)
         for wrong, problem in (
             (is_header, "names the columns"),
             (is_repeated, "stands in the split before"),

@@ -276,7 +276,7 @@ class Ranks:
         targets = self.triples[:, places]
         seen = targets < len(frequency)
         counts = torch.zeros_like(targets)
-        counts[seen] = frequency[targets[seen]]
+        counts[seen] = frequency[targets[seen]].to(counts.device)
         powers = [10**power for power in range(19)]
         bounds = torch.tensor(powers, dtype=torch.int64, device=counts.device)
         digits = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9

@@ -42,6 +42,8 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
     end = 0
     for name in names:
         rows, start = tensors[name], end
+        if rows.dtype not in _KINDS:
+            raise TypeError(f"{name} is of {rows.dtype}, which no file of kgfast holds")
         end += math.prod(rows.shape) * rows.dtype.itemsize
         kind, shape = _KINDS[rows.dtype], list(rows.shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}

@@ -229,7 +229,9 @@ class RunFolder:
         return Config.from_yaml(self.config)
 
     def write_graph(self, dataset: Dataset) -> None:
-        """Write the names and triples that the run begins with; names are JSON in bytes."""
+        """Write names (JSON in bytes) and triples; remove what a run without a state left."""
+        for old in (self.best, self.path / "trackers.json", *self.models()):
+            old.unlink(missing_ok=True)
         tensors = {name: dataset.split(name).hrt.cpu() for name in SPLITS}
         vocabularies = dataset.entities, *dataset.relations.columns
         for what, names in zip(_NAMES, vocabularies, strict=False):

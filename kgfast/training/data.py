@@ -195,8 +195,7 @@ class Objective(Batches):
         self._draw_dims = model.draw if isinstance(model, MED) else None
         self.hrt = with_inverses(hrt, model.num_relations) if model.has_inverses else hrt
         distinct = mode == "kvsall"
-        filters = distinct or data.filter_negatives
-        self._known = KnownTriples(self.hrt) if filters else None
+        self._known = KnownTriples(self.hrt) if distinct or data.filter_negatives else None
         has_weights = data.subsampling and loss.takes_weights
         weights = losses.subsampling_weights(self.hrt) if has_weights else None
         sides: Sequence[Side] = ["tail"] if model.has_inverses else SIDES

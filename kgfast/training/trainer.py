@@ -151,7 +151,7 @@ class Trainer:
         try:
             return self.config.dataset.load()
         except FileNotFoundError:
-            if self.folder is None or not self.folder.graph.exists():
+            if self.folder is None or not self.folder.holds_a_run():
                 raise
             return replace(self.folder.load_graph(), name=self.config.dataset.name)
 
@@ -173,9 +173,8 @@ class Trainer:
             Resume from the newest checkpoint of the run folder, if there is one. The result is
             bit-equal to the result of an uninterrupted run with as many threads (for most models,
             with any number; see ``threads`` of :class:`kgfast.training.Config`). The data must be
-            the graph of the run's beginning, in any order of names and lines. A finished run goes
-            on if the config has more steps. Otherwise nothing is changed, and ``fit`` returns the
-            stored result.
+            the graph of the run's beginning, in any order of names and lines. A run that stopped
+            early or has made all steps of the config stays unchanged; ``fit`` returns its result.
 
         Raises
         ------
@@ -237,8 +236,6 @@ class Trainer:
         try:
             result = checked(Result, self.folder.read_result())
         except (FileNotFoundError, ValueError):
-            return None
-        if result.steps != self.state.step:  # the run was resumed, and then killed
             return None
         self.load_best()
         self._bar.say(f"{self.folder.path} was finished already, and stays unchanged")
@@ -332,6 +329,7 @@ class Trainer:
                 if config.dataset.labels:
                     write_labels(folder.path, dataset.entities)
             if not self.is_over():
+                folder.result.unlink(missing_ok=True)
                 write_whole(folder.config, config.to_yaml, lasting=True)
 
     def train(self, callbacks: Sequence[Callback] = ()) -> None:
@@ -347,7 +345,7 @@ class Trainer:
                 self.make_step()
                 rows, keeps = [], _is_due(state.step, train.keep_every)
                 evaluates = self.is_over() or _is_due(state.step, train.eval_every)
-                saves = _is_due(state.step, train.save_every) if train.save_every else evaluates
+                saves = evaluates or _is_due(state.step, train.save_every)
                 if self.is_over() or keeps or _is_due(state.step, train.log_every):
                     rows.append(self._log_loss())
                     self._bar.update(state.step, rows[0]["loss"])

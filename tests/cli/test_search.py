@@ -31,7 +31,7 @@ def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
     assert again.exit_code == 2
     assert "holds a search: continue with --resume" in again.stderr
     own = folder / "config.yaml"
-    resumed = run("search", "--config", own, "--run", folder, "--trials", 2, "--resume")
+    resumed = run("search", "--run", folder, "--trials", 2, "--resume")
     assert resumed.stderr == f"{folder}: resumed after 2 trials\n"
     options = "--trials", 3, "--resume", "--quiet"
     more = run("search", "--config", own, "--run", folder, *options)

@@ -71,3 +71,8 @@ def test_published_graphs_have_no_mistakes(name):
     if not (DATA / name).exists():
         pytest.skip(f"no {name} at {DATA.name}/ beside the repository")
     assert warnings_of(DATA / name) == []
+
+
+def test_triples_without_times_are_not_late(tmp_path):
+    files = {"train.txt": "", "test.txt": "a\tr\tb\n"}
+    assert warnings_of(tmp_path, files) == [f"{tmp_path}: no triples of train and valid"]

@@ -63,6 +63,12 @@ def test_tables_are_written_and_read_in_blocks(tmp_path, monkeypatch):
     assert len(shapes) == 3
 
 
+def test_a_tensor_that_no_file_holds_is_named(tmp_path):
+    with pytest.raises(TypeError, match=r"x is of torch\.complex64"):
+        save(tmp_path / "a", {"x": torch.ones(2, dtype=torch.complex64)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_special_values_and_views(tmp_path):
     table = torch.randn(6, 8)
     tensors = {

@@ -51,9 +51,13 @@ search={ranges: 3}
 search={ranges: {optim.lr: {lo: 1, high: 2}}}
     unknown key search.ranges.optim.lr.lo
 search={ranges: {optim.lr: {low: 1}}}
-    search.ranges.optim.lr: needs either low and high, or choices
+    search.ranges.optim.lr: needs either low <= high (low > 0 with log), or choices
 search={ranges: {optim.lr: {choices: [1], low: 0, high: 1}}}
-    search.ranges.optim.lr: needs either low and high, or choices
+    search.ranges.optim.lr: needs either low <= high
+search={ranges: {optim.lr: {low: 2, high: 1}}}
+    search.ranges.optim.lr: needs either low <= high
+search={ranges: {optim.lr: {low: 0, high: 1, log: true}}}
+    search.ranges.optim.lr: needs either low <= high
 model.name=rotat
     model.name: must be one of rotate, transe, distmult, complex, conve, cp, rescal, tntcomplex, or
 model.init_range=0.1  model.init_std=0.1
@@ -82,6 +86,14 @@ regularizer.weight=0.1
     regularizer.weight: goes with regularizer.name n3, l2, dura; regularizer.name is none
 sched.milestones=[0.5]
     sched.milestones: goes with sched.name step; sched.name is constant
+sched.factor=0.5
+    sched.factor: goes with sched.name step; sched.name is constant
+sched.name=step
+    sched.milestones: needs a fraction of the run with sched.name step
+optim.eps=0.1  optim.name=sgd
+    optim.eps: goes with optim.name row_adam, adam, row_adagrad, adagrad; optim.name is sgd
+loss.name=margin  data.subsampling=true
+    data.subsampling: goes with loss.name nssa, your own; loss.name is margin
 med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: goes with med null; med is set
 model.name=conve  model.base_dim=200

@@ -106,6 +106,8 @@ def test_a_finished_run_goes_on_as_one_of_more_steps(tmp_path, eval_every, unit)
     trainer_of(tmp_path / "one", train=long | trained, **more).fit()
     trainer_of(tmp_path / "two", train=short | trained, **more).fit()
     assert RunFolder(tmp_path / "two").read_result()["steps"] == 20
+    with trainer_of(tmp_path / "two", train=long | trained, **more).opened(resume=True):
+        assert not RunFolder(tmp_path / "two").result.exists()
     result = trainer_of(tmp_path / "two", train=long | trained, **more).fit(resume=True)
     assert (result.steps, result.planned_steps) == (40, 40)
     assert Config.from_yaml(tmp_path / "two" / "config.yaml").train.steps == long["steps"]

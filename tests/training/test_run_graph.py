@@ -121,3 +121,16 @@ class TestResume:
         run.graph.unlink()
         with pytest.raises(ValueError, match=r"graph\.safetensors is missing"):
             ring_trainer(tmp_path, run.path).fit(resume=True)
+
+    def test_a_run_begins_without_what_a_killed_one_left(self, tmp_path):
+        write_ring(tmp_path / "ring")
+        run = self.half(tmp_path)
+        run.last.rename(run.path / "model_8.safetensors")
+        run.best.write_bytes(b"of another run")
+        (tmp_path / "ring").rename(tmp_path / "gone")
+        with pytest.raises(FileNotFoundError):
+            ring_trainer(tmp_path, run.path)
+        (tmp_path / "gone").rename(tmp_path / "ring")
+        ring_trainer(tmp_path, run.path, train={"eval_every": 0}).fit()
+        assert run.models() == []
+        assert run.load_best()[1]["step"] == 12

@@ -231,7 +231,7 @@ class _Searching(Callback):
             return
         trial.set_user_attr(_SECONDS, row["time"])
         trials = self.study.get_trials(deepcopy=False)
-        if row[unit] not in trials[trial.number].intermediate_values:
+        if int(row[unit]) not in trials[trial.number].intermediate_values:
             trial.report(row["mrr"], int(row[unit]))
         if row[unit] == total:
             return
@@ -246,15 +246,15 @@ class _Searching(Callback):
         for other in self.study.get_trials(deepcopy=False)[: trial.number]:
             if other.params == trial.params:
                 return f"{_REPEATS} {other.number}", None
-        try:
-            config = self.space.base.updated(values)
-        except ValueError as error:
-            return f"contradicts: {error}", None
-        self._trial, self._of_trial = trial, config
         path = self.path / "trials" / str(trial.number)
         progress = self.shows_progress and sys.stderr.isatty()
-        trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
         try:
+            try:
+                config = self.space.base.updated(values)
+                trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
+            except ValueError as error:
+                return f"contradicts: {error}", None
+            self._trial, self._of_trial = trial, config
             with trainer.opened(resume=True):  # without a test
                 for row in read_rows(path):
                     if "split" in row and row["step"] <= trainer.state.step:

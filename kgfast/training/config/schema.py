@@ -62,13 +62,15 @@ _GOES_WITH: list[_Rule] = [
     ("loss.name loss.alpha loss.margin data.subsampling", "med", (None,)),
     ("data.neg_size data.negatives data.filter_negatives", "train.mode", ("negative",)),
     ("data.target_weights", "loss.name", ("cross_entropy",)),
+    ("data.subsampling", "loss.name", ("nssa", _OWN)),
     ("loss.precision", "model.name", _models_but(*_DISTANCES)),
     ("loss.relation_weight", "model.name", _models_but("conve", "tntcomplex")),
     ("loss.relation_weight", "train.mode", ("negative", "1vsall")),
     ("loss.options", "loss.name", (_OWN,)),
     ("regularizer.time_weight", "model.name", ("tntcomplex",)),
     ("regularizer.weight", "regularizer.name", ("n3", "l2", "dura")),
-    ("sched.milestones", "sched.name", ("step",)),
+    ("optim.eps", "optim.name", ("row_adam", "adam", "row_adagrad", "adagrad")),
+    ("sched.milestones sched.factor", "sched.name", ("step",)),
     ("train.table_folder", "model.name", tuple(MODELS)),
     ("train.table_folder", "optim.name", ("row_adam", "row_adagrad")),
 ]
@@ -289,9 +291,13 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield "regularizer.name: dura is of triples, of which a query of kvsall has many"
     if penalty.name != "none" and not penalty.weight:
         yield f"regularizer.weight: must be greater than 0 with regularizer.name {penalty.name}"
+    if config.sched.name == "step" and not config.sched.milestones:
+        yield "sched.milestones: needs a fraction of the run with sched.name step"
     for key, values in config.search.ranges.items() if config.search is not None else ():
-        if (values.choices is None) == (values.low is None or values.high is None):
-            yield f"search.ranges.{key}: needs either low and high, or choices"
+        bounds = [x for x in (values.low, values.high) if x is not None]
+        is_range = len(bounds) == 2 and (bounds[0] > 0 or not values.log) and bounds[0] <= bounds[1]
+        if (values.choices is None) != is_range:
+            yield f"search.ranges.{key}: needs either low <= high (low > 0 with log), or choices"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -174,7 +174,7 @@ class TrainConfig(Section):
     eval_every: CountOrZero = 0
     """Steps between evaluations on valid; 0: none before the end."""
     save_every: CountOrZero = 0
-    """Steps between checkpoints; 0: with each evaluation and at the end."""
+    """Steps between checkpoints, besides those of evaluations and the end."""
     log_every: Count = 100
     """Steps between rows of the log."""
     keep_every: CountOrZero = 0

@@ -138,6 +138,13 @@ def test_a_search_goes_on_only_as_it_began(tmp_path):
             use()
 
 
+def test_a_trial_that_cannot_be_built_ends_alone(tmp_path):
+    config = search_config({"model.base_dim": {"choices": [4]}}, search={"trials": 2})
+    study = found_by(tmp_path / "a", config.updated({"med.dims": [4, 8]}))
+    outcomes = [row["outcome"] for row in without_times(study)]
+    assert outcomes == ["contradicts: dims must be in 1 .. 4; got 8", "repeats trial 0"]
+
+
 def test_what_a_search_lacks_is_said(tmp_path):
     bare = Config.from_dict({**search_config().to_dict(), "search": None})
     with pytest.raises(ValueError, match=r"search\.ranges is missing: give ranges of keys"):
