@@ -1,6 +1,7 @@
 """The block of docs/reference/results.md: runs of the configs, and epochs of other programs."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -21,11 +22,16 @@ EPOCHS: Columns = (
     ("queries of an epoch:", "{queries:,}"),
     ("an epoch:", "{epoch_seconds:time}"),
 )
+SLOWER = ("dense torch", "dense torch, compiled, bf16")  # than compiled; than not compiled
 epochs = tables_of(
     Table(
         "cpu-train-speed.json",
         EPOCHS,
-        lambda row: bool(is_of(benchmark="epoch_speed")(row) and row["seconds"]),
+        lambda row: (
+            is_of(benchmark="epoch_speed")(row)
+            and row["seconds"]
+            and row["contender"] not in SLOWER
+        ),
         title="Steps of ComplEx with a loss over all {entities:,} entities, batch {batch}, "
         "Adagrad, in turns. Cross entropy asks two queries of each triple; KvsAll and LCWA, two "
         "names of one way, ask one query of each distinct pair. Epochs are extrapolated from the "
@@ -40,7 +46,7 @@ def block(folder: Path) -> str:
     runs = [json.loads(path.read_text()) for path in (folder / "runs").glob("*.json")]
     runs.sort(key=lambda run: str(run["config"]))
     lines = [line for run in runs for line in _lines(run)]
-    return "\n".join([*markdown(RUNS, lines), "", *_sources(runs), "", epochs(folder)])
+    return "\n".join([*markdown(RUNS, lines), "", _sources(runs), "", epochs(folder)])
 
 
 def name_of(config: str) -> str:
@@ -92,19 +98,14 @@ RUNS: Columns = (
 )
 
 
-def _sources(runs: Rows) -> Iterator[str]:
-    """Yield how to read the table, and where runs ran."""
-    yield (
+def _sources(runs: Rows) -> str:
+    """Return how to read the table, and where runs ran."""
+    machines = sorted({re.split(" Processor|,", run["machine"])[0] for run in runs})
+    return (
         "Test set, filtered, realistic ranks, both sides; of sub-models the narrowest and the "
         "widest. Training time is without evaluations. Most runs shared their cores with other "
         "programs, so minutes say little. *(bf16)*: the losses of the run multiplied bf16 numbers, "
         "where the same config now multiplies float32 on a CPU. Each run's file in "
-        "`benchmarks/results/runs/` holds its command, values, curve, machine, versions and notes."
-        "\n"
+        "`benchmarks/results/runs/` holds its command, values, curve, machine (1 or 2 threads of "
+        f"{' or '.join(machines)}), versions and notes."
     )
-    places: dict[str, list[str]] = {}
-    for run in runs:
-        threads = "1 thread" if run["threads"] == 1 else f"{run['threads']} threads"
-        places.setdefault(f"{run['machine']}, {threads}", []).append(name_of(run["config"]))
-    for place, names in sorted(places.items()):
-        yield f"- {place}: {', '.join(names)}."
