@@ -91,7 +91,7 @@ def test_a_run_becomes_a_row(add, tmp_path, finished, page):
         "| [wn18rr/rotate_fast](../../configs/wn18rr/rotate_fast.yaml) "
         "| 0.471 | 0.430 | 0.490 | 0.550 | 3,340 | 15,000 | 6 min |" in text
     )
-    assert "- Processor X, 2 cores, 2 threads: wn18rr/rotate_fast." in text
+    assert "machine (1 or 2 threads of Processor X), versions and notes." in text
     (copy,) = (tmp_path / "results" / "runs").glob("*.json")
     assert copy.name == "wn18rr-rotate_fast.json"
     assert str(tmp_path) not in copy.read_text()
