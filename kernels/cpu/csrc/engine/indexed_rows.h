@@ -99,7 +99,8 @@ struct PairSums {
     const auto add = [&](int64_t count) __attribute__((always_inline)) {
       V q[Score::query_planes], c[Score::row_planes];
 #pragma GCC unroll 5
-      for (int p = 0; p < Score::query_planes; ++p) q[p] = load_lanes(query + p * padded + i, count);
+      for (int p = 0; p < Score::query_planes; ++p)
+        q[p] = load_lanes(query + p * padded + i, count);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 3

@@ -33,7 +33,7 @@ TermRanges term_ranges(int64_t terms, int64_t wanted, int64_t range_bytes, int64
 
 namespace {
 
-constexpr int64_t kScratchBytes = 24 << 20;  // for all workers together
+constexpr int64_t kSumsBytes = 24 << 20;     // for all workers together
 constexpr int64_t kTasks = 48;               // enough to keep many threads busy to the end
 constexpr int64_t kIdsPerTask = 32;
 constexpr int64_t kTurnedBytes = 24 << 20;
@@ -85,7 +85,7 @@ bool pairwise_backward(const Execution& execution, const BackwardJob& all) {
   job.partial_totals = partial_totals.data;
 
   const int64_t tasks = job.num_slices * job.num_ranges;
-  const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * int64_t{sizeof(float)}, 1);
+  const int64_t fit = kSumsBytes / std::max<int64_t>(3 * numbers * int64_t{sizeof(float)}, 1);
   const int threads = threads_for(std::min(fit, tasks), execution.threads);
   Buffer<float> scratch(threads * 3 * numbers);
   Buffer<bool> usual(threads * job.query.count);

@@ -93,7 +93,8 @@ class Int8Pass {
 
   // Bytes of a worker, for passes of up to `queries` queries: the panel, and scratch for packing.
   int64_t worker_bytes(int64_t queries) const {
-    return serves(1) || serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
+    const bool may_serve = serves(1) || serves(queries);
+    return may_serve ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
   }
 
   // Packs the queries of a pass; `bias`: the largest magnitude of a bias.

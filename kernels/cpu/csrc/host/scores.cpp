@@ -12,7 +12,7 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kPairsPerTask = 256;
-constexpr int64_t kBlockBytes = 1 << 20;  // of rows that a block of queries is scored with, at most
+constexpr int64_t kRowsBytes = 1 << 20;  // of rows that a block of queries is scored with, at most
 constexpr int64_t kBlockQueries = 64;
 
 // Scores all rows by the panels of the sweep.
@@ -62,7 +62,7 @@ bool score_in_place(const Execution& execution, const ScoresJob& job) {
   const ScoresKernels& kernels = *execution.isa.scores;
   const int planes = execution.isa.facts(job.score).query_planes;
   const int64_t floats = planes * padded_features(job.num_features);
-  const int64_t fit = kBlockBytes / int64_t{sizeof(float)} / floats / 4 * 4;
+  const int64_t fit = kRowsBytes / int64_t{sizeof(float)} / floats / 4 * 4;
   const int64_t step = job.index ? kPairsPerTask : std::max<int64_t>(fit, 4);
   const int64_t queries = job.index ? 1 : kBlockQueries, blocks = divide_up(job.per_query, step);
   const int64_t parts = divide_up(job.query.count, queries);

@@ -188,7 +188,7 @@ class Sweeps {
       const double distance = -double{scores[i]}, cost = distance - biases[i];
       const double norm = std::sqrt(squares[i]);
       const double off = rel * std::fabs(distance) + fixed + of_norm * norm;
-      const double reach = off + (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // float32's rounding
+      const double reach = off + (std::fabs(cost) + off) * 0x1p-23 + 0x1p-148;  // of float32
       lows[i] = static_cast<float>(cost - reach);
       highs[i] = static_cast<float>(cost + reach);
     }

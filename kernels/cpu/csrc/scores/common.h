@@ -58,7 +58,8 @@ __attribute__((always_inline)) inline V load_lanes(const float* from, int64_t co
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
 #elif defined(__AVX2__)
   const __m256i place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), place));
+  const __m256i ends = _mm256_set1_epi32(static_cast<int>(count));
+  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(ends, place));
 #else
   alignas(64) float lanes[Simd::W] = {};
   std::memcpy(lanes, from, sizeof(float) * count);

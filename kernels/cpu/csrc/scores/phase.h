@@ -20,7 +20,8 @@ struct Phasor {
   V cosine, sine;
 };
 
-// Returns e^{iy}, |y| <= kNear: minimax polynomials, exact at 0. Errors below 1.25e-7, and 1.6e-7 without fma.
+// Returns e^{iy}, |y| <= kNear: minimax polynomials, exact at 0. Errors, measured: below 1.25e-7,
+// without fma below 1.6e-7.
 inline Phasor phasor_within(V y, V square) {
   V s = Simd::fma(square, Simd::set1(0x1.5d877ap-19f), Simd::set1(-0x1.9f69ccp-13f));
   V c = Simd::fma(square, Simd::set1(0x1.85da16p-16f), Simd::set1(-0x1.6b4538p-10f));

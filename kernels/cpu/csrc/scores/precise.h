@@ -27,8 +27,8 @@ struct Precise<Rotate> : Rotate {
 template <bool Factor>
 struct Precise<SweptRotate<Factor>> : RscfRotate<Factor> {};
 
-// Adds one feature's share of a score. Phases that are not near need Near = false; `worst` keeps the
-// largest square of a phase, to tell such phases.
+// Adds one feature's share of a score. Phases that are not near need Near = false; `worst` keeps
+// the largest square of a phase, to tell such phases.
 template <class Score, bool Near>
 inline V add_term(V sum, const V* q, const V* c, V* worst) {
   if constexpr (Score::has_phase)
