@@ -14,6 +14,7 @@
 #include "host/job.h"
 #include "host/load.h"
 #include "host/parallel.h"
+#include "host/scores.h"
 
 namespace kgfast {
 
@@ -44,6 +45,7 @@ inline bool is_ok(const SweepStatus& status) {
 struct OwnedWorker {
   OwnedWorker(const PassPlan& plan, const SweepJob& job, int64_t band_size = 0, int64_t kept = 0)
       : panel(plan.panel_floats), angles(job.angle_stride), norms(job.num_crops),
+        query(job.facts.query_planes * padded_features(job.num_features)),
         scratch(kCanonicalScratch), int8(plan.int8_bytes), band(band_size),
         survivors(kept * job.capacity), counts(std::max<int64_t>(kept, 1)) {
     worker.room = panel.data;
@@ -57,13 +59,12 @@ struct OwnedWorker {
     worker.bad_candidate = worker.bad_factor = INT64_MAX;
     worker.owner = this;
   }
-  Buffer<float> panel, angles, norms;
+  Buffer<float> panel, angles, norms, query;  // query: one that rows in place are scored with
   Buffer<double> scratch;
   Buffer<char> int8;
   Buffer<Pair> band;
   Buffer<Survivor> survivors;
   std::vector<int64_t> counts;
-  std::vector<float> query;  // one that rows in place are scored with
   int64_t bad_query = INT64_MAX;
   Worker worker{};
 };

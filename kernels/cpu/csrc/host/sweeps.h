@@ -166,7 +166,6 @@ class Sweeps {
     const double base = (bound.absolute + bound.per_query * of_query + 0x1p-120) * up;
     const double slope = (bound.per_pair * of_query + bound.per_norm) * up;
     float scores[kPairsAtOnce], squares[kPairsAtOnce] = {};
-    owned.query.resize(job_.facts.query_planes * padded_features(features));
     ScoresJob job{};
     static_cast<Operands&>(job) = job_;
     job.query.data += query * job.query.row_stride * size_of(job.query.dtype);
@@ -177,7 +176,7 @@ class Sweeps {
     job.per_query = listed;
     job.out = scores;
     job.squares = has_norm ? squares : nullptr;
-    if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data());
+    if (is_bounded) isa_.scores->indexed(job, 0, 0, count, owned.query.data);
     if (!is_bounded) std::fill_n(scores, count, NAN);
     // Squares that are flushed are below 2^-126.
     const double of_norm = slope * (1.0 + terms * 0x1p-22), fixed = base + slope * terms * 0x1p-62;
