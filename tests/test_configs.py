@@ -48,10 +48,9 @@ wn18rr/rotate_med_640d
     med.submodels_per_step=3 optim.lr=5e-4 optim.grad_clip=1 sched.warmup_steps=1000
     data.train_bs=1024 data.neg_size=64 data.test_bs=128 med.crop=prefix med.loss_weight=sigmoid
     seed=42 optim.name=adam sched.name=linear train.epochs=100
-*/rotate_med_rscf_80d
+wn18rr/rotate_med_rscf_80d
     model.base_dim=80 model.use_rscf=true med.dims=[20,40,80] med.submodels_per_step=2
-    optim.lr=1e-4 optim.weight_decay=1e-5 optim.grad_clip=0.5 sched.warmup_steps=3000
-    train.epochs=150 train.eval_every=3000
+    optim.weight_decay=1e-5 optim.grad_clip=0.5 sched.warmup_steps=3000 data.neg_size=64
 """)
 
 

@@ -3,6 +3,7 @@
 The block stands between two markers; nothing in it is typed by hand.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ def sources(tables: Sequence[Rows]) -> Iterator[str]:
     for row in (row for rows in tables for row in rows):
         told = {name: it for name, it in row["versions"].items() if name not in _IN_FILES}
         place = f"{_marked(row)}, {row['date']:.10}: {packages(told)}"
-        commands.setdefault(place, set()).add(f"`{row['command']}`")
+        command = re.sub(r" --((json|plot|folder) \S+|keep)", "", row["command"])
+        commands.setdefault(place, set()).add(f"`{command}`")
     yield from sorted(f"{', '.join(sorted(them))} on {at}." for at, them in commands.items())
     if graphs := synthetic_graphs(tables):
         yield graphs
