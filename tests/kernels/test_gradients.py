@@ -53,6 +53,7 @@ def test_scores_and_gradients(engine, is_indexed, seed):
 @engines(*ENGINES)
 @given(seed=SEEDS)
 @example(seed=11776)  # a near candidate: 1.2e-5
+@example(seed=3291)  # a nearer one: 2.9e-5
 @examples(12, 3)
 def test_scores_and_gradients_of_moved_queries(engine, is_indexed, seed):
     problem = make_moved(seed, rows=30)

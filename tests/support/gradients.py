@@ -73,7 +73,7 @@ def check(engine: Engine, problem: Sampled, index: Tensor | None = None) -> Resu
     # a moved query is turned and scaled in float32 by torch, too: its error is that of the product
     assert_close(found.scores, exact.scores, float32.scores)
     # A near candidate has more of that error in the direction of the small difference.
-    rel = 1e-5 if problem.factor is None else 2e-5
+    rel = 1e-5 if problem.factor is None else 5e-5
     likes = problem.queries, problem.table, problem.factor
     for got, right, like in zip(found[1:], exact[1:], likes, strict=True):
         assert (got is None) == (right is None)
