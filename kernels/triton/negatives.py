@@ -168,7 +168,7 @@ def _scores(operands: Operands, loss: NegativeLoss, made: NegativeRows) -> devic
         0 if mask is None else mask.stride(0),
         0 if mask is None else mask.stride(1),
         float(loss.parameter),
-        made.positive,
+        made.positive.contiguous(),
         made.peaks,
         made.masses,
         made.scale if made.scale.numel() else None,

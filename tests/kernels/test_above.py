@@ -198,7 +198,9 @@ def test_nothing_to_find(engine):
         check(engine, (*args, None, None, "dot"), {})
     args = torch.ones(2, 3), torch.ones(5, 3), torch.full((2,), 3.5), None, None, "dot"
     check(engine, args, {})
-    check(engine, args, {"candidate_ids": torch.empty(0, dtype=torch.int64)})
+    for known in ((None, None), (torch.tensor([0, 1, 1]), torch.tensor([3]))):
+        none = {"candidate_ids": torch.empty(0, dtype=torch.int64)}
+        check(engine, (*args[:3], *known, "dot"), none)
 
 
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")

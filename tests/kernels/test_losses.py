@@ -109,11 +109,8 @@ def test_cross_entropy(engine, score):
 def everything(engine: Engine, score: str, problem: tuple) -> list[Tensor]:
     """Make totals, rows and gradients of both losses."""
     queries, table, bias, indptr, indices = problem
-    operands, grad, targets = (
-        (queries, table, bias),
-        normal(4, len(queries)),
-        indices[-len(queries) :],
-    )
+    operands, targets = (queries, table, bias), indices[-len(queries) :]
+    grad = normal(4, len(queries))
     labels = indptr, indices, 0.9, 0.01, score
     total = engine.bce_total(*operands, *labels, divisor=3.0)
     softmax = engine.cross_entropy(*operands, targets, 0.1, score)
@@ -152,6 +149,15 @@ def test_small_and_large_scores_keep_their_digits(engine, shift):
     queries, table, _, *labels = loss_problem("dot")
     operands = queries, table, torch.full((1,), shift)
     check_bce(engine, torch.ones(17), operands, *labels, float(shift >= 0), 0.0, "dot")
+    operands = queries, table, torch.full((70,), 3 * shift)
+    check_cross_entropy(engine, torch.ones(17), operands, labels[1][-17:], 0.1, "dot")
+
+
+@engines("triton", scores=["dot", "l1"], quick=True)
+def test_a_chunk_may_be_narrower_than_its_tile(engine, score, monkeypatch):
+    whole = everything(engine, score, loss_problem(score))
+    monkeypatch.setattr("kgfast.kernels.triton.loss_tiles.CHUNK_BYTES", 4 * 17 * 20)
+    assert_close(everything(engine, score, loss_problem(score))[0], whole[0])
 
 
 @SMALL

@@ -112,7 +112,7 @@ def num_norms(form):
 
 @triton.constexpr_function
 def threshold_rows(form):
-    """Return the number of thresholds of a query, see bounds.thresholds."""
+    """Return the number of thresholds of a query, see thresholds.py."""
     return 4 if form.is_rscf else 3
 
 

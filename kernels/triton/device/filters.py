@@ -44,7 +44,7 @@ def make_filters(p_filters, p_norms, shape, CROPS: tl.constexpr, TILE: tl.conste
         norm = tl.maximum(tl.sqrt(tl.sum(products * products, 1)), SMALLEST_NORM)
         tl.store(p_crop, tl.where(mask, products / norm[:, None] + 1.0, 0.0), there)
         tl.store(p_norm, norm, row < shape.rows)
-        p_crop += shape.rows.to(tl.int64) * shape.columns
+        p_crop += tl.cast(shape.rows, tl.int64) * shape.columns
         p_norm += shape.rows
 
 

@@ -181,6 +181,7 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
         before = tl.load(p_before, mask=(place > 0) & (key < stop), other=-1)
         lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
         hit = by_lane(lanes_in_tile(TILE), TILE) == by_row(lane, TILE)
+        hit &= by_lane(m_lane, TILE)  # a chunk may end before its tile, whose labels are the next's
         if result.sums is not None:
             total -= positive * sum_rows(tl.where(hit, x, 0.0), TILE)
         if result.slopes is not None:
@@ -218,7 +219,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr):
         near = whole.to(tl.float32)
         weight = weights_of(labels, row, m_row)
         rest = (near.to(tl.float64) - whole).to(tl.float32)  # at most 2**-24 of the whole
-        scale = weight * (1.0 + rest * (1.0 + rest * (0.5 + rest * 0.16666667)))
+        scale = weight * tl.exp(rest)
         slope = by_row(scale, TILE) * tl.exp(x - by_row(near, TILE))
         slope -= by_row(weight * labels.every, TILE)
         slope = tl.where(is_target, slope - by_row(weight * labels.positive, TILE), slope)
@@ -262,7 +263,8 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     if result.bias_sums is not None:
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row
-        tl.store(p_sums + lane, sum_lanes(slope, TILE), mask=m_lane)
+        of_queries = tl.where(by_row(m_row, TILE), slope, 0.0)  # other rows may have a NaN
+        tl.store(p_sums + lane, sum_lanes(of_queries, TILE), mask=m_lane)
     if result.slopes is not None:
         if FORM.is_root:
             slope = tl.where(raw < 0.0, slope / -raw, 0.0)

@@ -223,7 +223,8 @@ def negative_slopes(
         scale = grad[:, None]
         if FORMULA == "nssa":
             peak = tl.load(scores.peaks + row, mask=m_row, other=0.0)
-            share = grad / tl.load(scores.masses + row, mask=m_row, other=1.0)
+            mass = tl.load(scores.masses + row, mask=m_row, other=1.0)
+            share = tl.where(mass == 0.0, 0.0, grad / mass)
             scale = share[:, None] * weight_of(x, peak[:, None], scores.parameter)
         slope = scale / (1.0 + tl.exp(-x))
         own = -grad / (1.0 + tl.exp(positive))

@@ -24,6 +24,7 @@ IEEE_DEPTH = 16  # without tensor cores: as many slots, and fewer registers
 BF16_MULTIPLE = 8  # features of a rounded row: 16 bytes are read at once
 BF16_DEPTH = 64  # for two factors in bfloat16: as many bytes
 GRAD_TILE = GradTile(64, 64)
+FULL = ("highest", "ieee", "none")  # precisions of torch that allow no tf32
 
 
 class Products:
@@ -152,6 +153,8 @@ def precision_of(operands: Operands, arch: int) -> str:
         return "ieee"
     if operands.precision == "bf16":
         return "bf16"
-    if torch.get_float32_matmul_precision() != "highest":
+    # Since torch 2.9; reading the older name raises once a program has set the newer one.
+    asked = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if (torch.get_float32_matmul_precision() if asked is None else asked) not in FULL:
         return "tf32"
     return "ieee" if arch in GEFORCE else "tf32x3"

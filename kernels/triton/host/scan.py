@@ -247,7 +247,7 @@ def keys_of(known: Known) -> Tensor:
 
 def excluded_keys(candidates: Prepared, known: Known | None) -> Tensor | None:
     """Return known answers as ``query << 32 | lane``, rising."""
-    if known is None or not len(known.indices):
+    if known is None or not len(known.indices) or not candidates.num_candidates:
         return None
     keys, subset = keys_of(known), candidates.sorted_ids
     if subset is not None:

@@ -377,7 +377,7 @@ def test_small_pools_are_cut_into_more_tiles(score, monkeypatch) -> None:
     assert programs[132] >= 2 * programs[1]
 
 
-def test_tf32_only_where_the_caller_allows_it() -> None:
+def test_tf32_only_where_the_caller_allows_it(monkeypatch) -> None:
     """Either by torch's precision, which its other switch is the same as."""
     from kgfast.kernels.triton.host.matmul import precision_of
 
@@ -386,6 +386,8 @@ def test_tf32_only_where_the_caller_allows_it() -> None:
         return precision_of(replace(operands, precision=precision), arch)
 
     before = torch.get_float32_matmul_precision()
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # the other may raise then
+        monkeypatch.delattr(torch, "get_float32_matmul_precision")
     try:
         for name, wanted in (("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")):
             torch.set_float32_matmul_precision(name)
