@@ -91,11 +91,8 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
 
 def line_of(row: Mapping[str, Any]) -> str:
     """Return the line of a row, in which NaN and infinity are null."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
-    }
-    return json.dumps(clean) + "\n"
+    bad = {key: None for key, x in row.items() if isinstance(x, float) and not math.isfinite(x)}
+    return json.dumps({**row, **bad}) + "\n"
 
 
 class Tracker(Callback):
@@ -172,16 +169,18 @@ def _open_wandb(tracker: Tracker, step: int) -> Series:
 def _open_mlflow(tracker: Tracker, step: int) -> Series:
     """Open a run of MLflow where ``MLFLOW_TRACKING_URI`` says; ``@`` of a metric is ``_at_``."""
     module, earlier = tracker.module, tracker.stored_id()
-    run = module.start_run(run_id=earlier, run_name=tracker.folder.name)
-    if earlier is None:
-        tracker.stored_id(run.info.run_id)
-        module.log_params(tracker.config.flat())
+    with module.start_run(run_id=earlier, run_name=tracker.folder.name) as run:
+        if earlier is None:
+            tracker.stored_id(run.info.run_id)
+            module.log_params(tracker.config.flat())
+    client, run_id = module.MlflowClient(), run.info.run_id  # an exception leaves no run active
+    client.update_run(run_id, "RUNNING")
 
     def send(numbers: Mapping[str, float], step: int) -> None:
         named = {name.replace("@", "_at_"): value for name, value in numbers.items()}
-        module.log_metrics(named, step=step)
+        module.log_metrics(named, step=step, run_id=run_id)
 
-    return send, module.end_run
+    return send, lambda: client.set_terminated(run_id)
 
 
 _OPENERS = {"tensorboard": _open_tensorboard, "wandb": _open_wandb, "mlflow": _open_mlflow}

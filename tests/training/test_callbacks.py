@@ -116,7 +116,7 @@ def expected(folder, result):
 def tracked(request, monkeypatch):
     """Replace a tracker's package; return its name and the calls that send."""
     module = MagicMock(__name__=request.param)
-    module.start_run.return_value.info.run_id = "its id"
+    module.start_run.return_value.__enter__.return_value.info.run_id = "its id"
     monkeypatch.setitem(sys.modules, request.param, module)
     return request.param, module
 
@@ -132,8 +132,9 @@ def test_a_tracker_gets_each_row_and_the_result(tmp_path, tracked, med):
         ({key.replace("@", at): it for key, it in values.items()}, step)
         for values, step in expected(tmp_path, result)
     ]
-    ends = module.init.return_value.finish if name == "wandb" else module.end_run
-    ends.assert_called_once_with()
+    run, client = module.init.return_value, module.MlflowClient.return_value
+    ends = run.finish if name == "wandb" else client.set_terminated
+    ends.assert_called_once_with(*["its id"] * (name == "mlflow"))
 
 
 def test_a_resumed_run_continues_the_series(tmp_path, tracked):
@@ -184,6 +185,7 @@ def test_the_real_tracker_has_the_series(tmp_path, monkeypatch, name):
         seen = {each.step: each.value for each in board.Scalars("valid/mrr")}
         last = board.Scalars("test/mrr")[-1].value
     else:
+        assert module.active_run() is None
         run_id = json.loads((folder / "trackers.json").read_text())["mlflow"]
         history = module.MlflowClient().get_metric_history(run_id, "valid/mrr")
         seen = {each.step: each.value for each in history}
