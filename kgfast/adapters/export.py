@@ -70,6 +70,8 @@ def _to_official(run: LoadedRun, out: Path) -> None:
         table.detach().cpu().float().contiguous().clone()
         for table in (model.entity, model.relation)
     )
+    if isinstance(model, RotatE):
+        model.check_range()
     if is_doubled := isinstance(model, RotatE | ComplEx):
         entity = in_layout(entity, model.layout, "halves")
     if isinstance(model, ComplEx):

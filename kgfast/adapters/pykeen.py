@@ -236,6 +236,7 @@ class KgfastEvaluator(RankBasedEvaluator):
         extra = arguments["additional_filter_triples"]
         if extra is None or isinstance(extra, Tensor) or not isinstance(extra, Iterable):
             extra = [] if extra is None else [extra]
+        extra = list(extra)
         for triples in extra:
             _check_triples("additional_filter_triples", triples)
         if not len(mapped_triples):

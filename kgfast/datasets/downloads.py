@@ -3,15 +3,20 @@
 import hashlib
 import os
 import re
+import shutil
+import tarfile
 import tomllib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.readers import load
 from kgfast.frames import EXTRA, needed
 from kgfast.graph import did_you_mean
 from kgfast.text import in_a_line, shown
+from kgfast.whole_files import write_whole
 
 FOLDER_VARIABLE = "KGFAST_DATA"
 _SHA256 = 64  # digits of a SHA-256
@@ -70,12 +75,11 @@ def download(name: str, *, root: str | os.PathLike[str] | None = None) -> Datase
     folder = Path(root or os.environ.get(FOLDER_VARIABLE) or pooch.os_cache("kgfast"))
     folder = folder.expanduser() / key
     source = SOURCES[key]
-    unpack = pooch.Untar(members=list(source.members), extract_dir=".") if source.members else None
     for file, checksum in source.files.items():
         url = source.elsewhere.get(file, f"{source.base}/{file}")
         in_git = len(checksum) != _SHA256
         try:
-            pooch.retrieve(url, None if in_git else checksum, file, folder, processor=unpack)
+            pooch.retrieve(url, None if in_git else checksum, file, folder)
         except OSError as error:
             raise ConnectionError(
                 f"{url} could not be downloaded: {in_a_line(str(error))}. Without a network, bring "
@@ -84,10 +88,22 @@ def download(name: str, *, root: str | os.PathLike[str] | None = None) -> Datase
         if in_git and _git_id(folder / file) != checksum:
             (folder / file).unlink()
             raise ValueError(f"{url}: its Git object id is not {checksum}; the file is deleted")
-    for member, split in source.members.items():
-        if not (folder / split).exists():
-            (folder / split).hardlink_to(folder / member)
+        if not all((folder / split).exists() for split in source.members.values()):
+            _unpack(folder / file, source.members)
     return load(folder, name=key)
+
+
+def _unpack(archive: Path, members: dict[str, str]) -> None:
+    """Write members of an archive beside it, each whole."""
+    with tarfile.open(archive) as tar:
+        for member, split in members.items():
+            content: Any = tar.extractfile(member)
+            write_whole(archive.with_name(split), partial(_copy, content))
+
+
+def _copy(content: Any, path: Path) -> None:
+    with open(path, "wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _git_id(path: Path) -> str:

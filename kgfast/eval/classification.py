@@ -10,7 +10,7 @@ from torch import Tensor
 from kgfast.eval.prediction import topk
 from kgfast.eval.preparation import check_names
 from kgfast.graph import TriplesLike, Vocabulary, VocabularyLike, with_times
-from kgfast.graph.named import with_names
+from kgfast.graph.named import relation_names, with_names
 from kgfast.graph.triples import as_triples_tensor
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.text import text_table
@@ -163,7 +163,7 @@ def classify(
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{argument}, {kind} triples: {error}") from None
             parts.append(hrt)
-            names = labels[1] or names
+            names = relation_names(labels[1])[0] or names
             if argument == "valid" and not len(hrt):
                 raise ValueError(f"valid: there are no {kind} triples to choose thresholds on")
         heads, relations, tails = torch.cat(parts).T
@@ -173,9 +173,10 @@ def classify(
             queries = with_times({"heads": heads, "relations": relations}, num_times)
             best = topk(model, **queries, candidate_ids=tails[:, None], k=1, dims=dims)
             scores = best.scores[:, 0].cpu()
-        scored[argument] = relations.cpu(), scores, is_true
+        scored[argument] = relations.cpu() // (num_times or 1), scores, is_true
     relations, scores, is_true = scored["valid"]
-    thresholds = torch.full((model.num_relations,), torch.nan, dtype=torch.float64, device="cpu")
+    count = model.num_relations // (num_times or 1)
+    thresholds = torch.full((count,), torch.nan, dtype=torch.float64, device="cpu")
     for relation in relations.unique().tolist():
         members = relations == relation
         thresholds[relation] = _best_threshold(scores[members], is_true[members])

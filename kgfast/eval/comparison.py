@@ -132,8 +132,7 @@ def compare(
     assert isinstance(a, Ranks)
     assert isinstance(b, Ranks)
     a, b = a._ranked(), b._ranked()  # both leave out the same triples
-    if not len(a):
-        raise ValueError("there are no triples to compare: none has candidates on every side")
+    _check_some(a)
     metrics = [metric for metric in metrics_with(hits) if metric.is_mean]
     cells = [ranks._cells(rank_type) for ranks in (a, b)]
     shares = [shares_of(ranks, metrics) for ranks in cells]
@@ -145,6 +144,11 @@ def compare(
     rows = torch.stack(columns, 1).tolist()
     differences = {metric.name: Difference(*row) for metric, row in zip(metrics, rows, strict=True)}
     return Comparison(differences, _counts(*cells), confidence, names)
+
+
+def _check_some(ranks: Ranks) -> None:
+    if not len(ranks):
+        raise ValueError("there are no triples to compare: none has candidates on every side")
 
 
 def _counts(a: Tensor, b: Tensor) -> tuple[int, int, int]:
@@ -165,6 +169,8 @@ def _of_runs(
             raise ValueError(f"{name} must have the ranks of two runs or more; got {len(runs)}")
         for ranks in runs:
             _check_same(groups[0][0], ranks)
+    groups = [[ranks._ranked() for ranks in runs] for runs in groups]  # equal triples are left
+    _check_some(groups[0][0])
     cells = [torch.stack([ranks._cells(rank_type) for ranks in runs]).mean(0) for runs in groups]
     metrics = [[ranks.metrics(rank_type, hits=hits) for ranks in runs] for runs in groups]
     differences = {}

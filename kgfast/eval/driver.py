@@ -148,9 +148,10 @@ class Call:
         source = InMemory(self.model, side, crops, ids, job.allows_nan, self.index, self._other)
         # One side's candidates serve the other, if the model holds them anyway.
         if len(job.sections) > 1:
-            is_held = source.prepared.table is getattr(self.model, "entity", None)
-            is_held = is_held and source.prepared.factor is None
-            self._other = source if is_held and source.sorted_ids is None else None
+            held = source.prepared
+            is_plain = held.factor is None and held.bias is None and source.sorted_ids is None
+            is_held = held.table is getattr(self.model, "entity", None)
+            self._other = source if is_held and is_plain else None
         return source
 
     def _size(self, job: Job, section: JobSection) -> int:

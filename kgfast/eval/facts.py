@@ -115,8 +115,8 @@ class FactsSoFar(SoFar):
     keeps_double = True
 
     def open(self) -> None:
-        """Let ties with earlier batches lose, once these are full."""
-        if len(self.job.scores) == self.job.k:
+        """Let ties with earlier batches lose, once these are full; files cut batches."""
+        if self.source.is_whole and len(self.job.scores) == self.job.k:
             self.job.lost = self.job.worst
 
     def take(self, block: Any) -> None:

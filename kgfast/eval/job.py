@@ -87,7 +87,10 @@ class Job(ABC):
     def facts(self) -> dict[str, str]:
         """Arguments that results depend on, besides model and known triples, in words."""
         vocabularies = (vocabulary for vocabulary in self.names if vocabulary is not None)
-        names = (f"{len(words):,} names {digest(words.names)}" for words in vocabularies)
+        names = (
+            f"{len(words):,} names {digest(*(column.names for column in words.columns))}"
+            for words in vocabularies
+        )
         left_out = (digest(side, *vars(ids).values()) for side, ids in self.excluded.items())
         of_sides = {section.side: section.candidate_ids for section in self.sections}
         return {

@@ -161,6 +161,7 @@ def check_hits(hits: Any) -> tuple[int, ...]:
     """Check the k of each ``hits@k``; return every k once."""
     if isinstance(hits, str) or not hasattr(hits, "__iter__"):
         raise TypeError(f"hits must be a sequence of int, such as (1, 5); got {shown(hits)}")
+    hits = tuple(hits)
     for k in hits:
         if isinstance(k, bool) or not hasattr(k, "__index__"):
             raise TypeError(f"hits: k must be an int; got {shown(k)}")

@@ -1,8 +1,8 @@
 """Checks of a model before every call, and the model's state while it is evaluated."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from kgfast.ops.checks import check_candidates
 
 _QUERY_BYTES = 8 << 20  # bytes of one batch of queries
 _LEAST = 64  # queries of a batch, however wide
+_LOCK = threading.Lock()
+_EVALUATED: dict[int, int] = {}  # calls, of threads, that keep a training module in eval mode
 
 
 def check_rankable(model: object) -> None:
@@ -36,6 +38,11 @@ def check_known(known: KnownTriples | None, model: Any) -> None:
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
     if known is not None:
         _check_times("known", known.num_times, model)
+        if known.sizes[0] > model.num_entities:
+            raise ValueError(
+                f"known must hold ids of entities in 0 .. {model.num_entities - 1}; got "
+                f"{known.sizes[0] - 1}"
+            )
 
 
 def _check_times(name: str, num_times: int | None, model: Any) -> None:
@@ -120,9 +127,11 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
             "change that: queries may be random"
         )
     modules = holder.modules() if isinstance(holder, nn.Module) else modules_of(holder)
-    training = list(filter(attrgetter("training"), modules))
-    for module in training:
-        _set_training(module, False)
+    with _LOCK:
+        training = [it for it in modules if it.training or id(it) in _EVALUATED]
+        for module in training:
+            _EVALUATED[id(module)] = _EVALUATED.get(id(module), 0) + 1
+            _set_training(module, False)
     if is_trained:
         holder.eval()
     try:
@@ -131,8 +140,12 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
     finally:
         if is_trained:
             holder.train()
-        for module in training:
-            _set_training(module, True)
+        with _LOCK:
+            for module in training:
+                _EVALUATED[id(module)] -= 1
+                if not _EVALUATED[id(module)]:
+                    del _EVALUATED[id(module)]
+                    _set_training(module, True)
 
 
 def _set_training(module: nn.Module, value: bool) -> None:

@@ -137,7 +137,9 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         call.run(job)
     triples = job.hrt if job.num_times is None else quads_of(job.hrt, job.num_times)
     if job.names != (None, None):
-        triples = Triples(job.hrt, entities=job.names[0], relations=job.names[1])
+        entities, relations = job.names
+        times = job.num_times if relations is None else None
+        triples = Triples(job.hrt, entities=entities, relations=relations, num_times=times)
     ranks, is_filtered = {}, known is not None or exclude is not None
     for crops, counts in zip(job.crops, job.counts, strict=True):
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True):

@@ -172,7 +172,9 @@ class TypeConstraints:
             return sorted(here.union(*(with_kind[kind] for kind in kinds)))
 
         lists = {relation: tuple(map(allowed, sides)) for relation, sides in enumerate(seen._lists)}
-        return cls(lists, vocabulary=seen.names)
+        constraints = cls(lists, vocabulary=seen.names)
+        constraints._num_times = seen._num_times
+        return constraints
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):

@@ -27,9 +27,9 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
     Parameters
     ----------
     model : Model
-        Any model of kgfast but ConvE. For a :class:`kgfast.Reciprocal`, inverse relations are
-        scored too, in the order of the relation table. For croppable embeddings (MED) the widest
-        sub-model scores.
+        Any model of kgfast but ConvE and temporal ones. For a :class:`kgfast.Reciprocal`, inverse
+        relations are scored too, in the order of the relation table. For croppable embeddings (MED)
+        the widest sub-model scores.
     heads, tails : Tensor
         int64 ``[B]``.
     sparse : bool
@@ -54,6 +54,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool 
         model = model.model
     if isinstance(model, ConvE):
         raise TypeError("ConvE would run the network for every relation of every triple")
+    if model.num_times is not None:
+        raise TypeError("a temporal model scores relations at a time, which is not given here")
     check_index("heads", heads, (None,), model.entity)
     check_index("tails", tails, (len(heads),), model.entity)
     heads = safe_ids("heads", heads, model.num_entities)

@@ -83,9 +83,15 @@ class Reciprocal(Wrapper):
         return int(self.model.num_relations) // 2
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
-        """Return the inner model's ids of relations; for heads, of the inverse relations."""
+        """Return the inner model's ids of relations; for heads, of the inverse relations.
+
+        For tails, ids from ``num_relations`` on name inverse relations.
+        """
         if self.order == "interleaved":
-            return 2 * relations + 1 if side == "head" else 2 * relations
+            if side == "head":
+                return 2 * relations + 1
+            inverse = (relations >= self.num_relations).to(relations.dtype)
+            return 2 * (relations - self.num_relations * inverse) + inverse
         return relations + self.num_relations if side == "head" else relations
 
     def _around(self, model: Any) -> Self:

@@ -90,6 +90,14 @@ class RotatE(Model):
         """Return ``(gamma + 2) / dim`` of the whole model: bounds of fresh rows and raw phases."""
         return (self.gamma + EPSILON) / self._range_dim
 
+    def check_range(self) -> None:
+        """Raise unless a reader finds the range: not for raw phases of ``first_columns``."""
+        if self.relation_format == "raw" and self.dim != self._range_dim:
+            raise ValueError(
+                f"model: raw phases of the first {self.dim} of {self._range_dim} dimensions have "
+                "the range of all: save the whole model"
+            )
+
     @property
     def phase_unit(self) -> float:
         """Return the radians of one unit of a relation's entry."""

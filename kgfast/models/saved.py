@@ -115,6 +115,8 @@ def save(
                 f"model must be {', '.join(_CLASSES)}, of which MED, RSCF and Reciprocal are "
                 f"around another; got {type(layer).__name__}"
             )
+        if isinstance(layer, RotatE):
+            layer.check_range()
     described = [
         {"class": type(layer).__name__}
         | {key: getattr(layer, key) for key in _OPTIONS[type(layer)]}

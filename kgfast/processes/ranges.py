@@ -22,8 +22,6 @@ from kgfast.processes.shares import check_cover, facts_of
 from kgfast.storage import digest
 from kgfast.text import shown
 
-_SAMPLE = 64  # rows of a table that stand for all
-
 
 @dataclass(frozen=True)
 class RangeCounts:
@@ -44,6 +42,8 @@ class RangeCounts:
     asked : str
         A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
         and ``nan``.
+    is_filtered : bool
+        Whether known answers are left out.
     """
 
     start: int
@@ -53,6 +53,7 @@ class RangeCounts:
     triples: Tensor
     sides: tuple[Side, ...]
     asked: str
+    is_filtered: bool
 
     def __repr__(self) -> str:
         triples, sides = self.counts.shape[1:]
@@ -135,10 +136,8 @@ def count_range(
     call.run(job)
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], quads_of(job.hrt.clone(), job.num_times)
-    few = min(_SAMPLE, total)
-    ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
-    question = digest(facts_of(model, reader), job.facts, reader.table.rows(ids))
-    return RangeCounts(start, stop, total, counts, hrt, job.sides, question)
+    question = digest(facts_of(model, reader), job.facts)
+    return RangeCounts(start, stop, total, counts, hrt, job.sides, question, known is not None)
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:
@@ -165,7 +164,7 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     if not parts:
         raise ValueError("parts must hold the counts of at least one range")
     first = parts[0]
-    facts = attrgetter("num_entities", "sides", "asked")
+    facts = attrgetter("num_entities", "sides", "asked", "is_filtered")
     for part in parts[1:]:
         if facts(part) != facts(first) or not torch.equal(part.triples, first.triples):
             raise ValueError(f"parts: {part} and {first} are not of one ranking")
@@ -173,4 +172,4 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     counts = torch.stack([part.counts for part in parts]).sum(0)
     counts[5] = first.counts[5]  # candidates of the whole table, which every part knows
     warn_without_candidates(counts[5], first.triples, first.sides, (None, None))
-    return ranks_of(counts, first.triples, first.sides, known, is_filtered=True)
+    return ranks_of(counts, first.triples, first.sides, known, is_filtered=first.is_filtered)

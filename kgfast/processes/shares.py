@@ -16,6 +16,8 @@ from kgfast.kernels.operands import Above
 from kgfast.processes.steps import Processes, check_timeout, join, was_told
 from kgfast.storage import digest
 
+_SAMPLE = 64  # rows of a table that stand for all
+
 
 @contextmanager
 def processes(*, timeout: float = 1800.0) -> Iterator[None]:
@@ -178,10 +180,14 @@ def facts_of(model: Any, reader: RowReader) -> dict[str, str]:
     """Return the facts of a model that all processes must share, in words."""
     entity = getattr(model, "entity", None)
     others = [tensor for tensor in tensors_of(model) if tensor is not entity]
+    total = len(reader.table)
+    few = min(_SAMPLE, total) if reader.is_whole else 0  # of a shard, rows are this process's own
+    ids = torch.arange(few, dtype=torch.int64, device="cpu") * total // max(1, few)
     return {
         "the model": f"{type(model).__name__} of score {model.score}",
         "the shape of the entity table": str(list(reader.table.shape)),
         "the dtype of the entity table": str(reader.table.dtype).removeprefix("torch."),
+        "some rows of the entity table": digest(reader.table.rows(ids)),
         "the number of relations": str(model.num_relations),
         "the relations and other parameters": digest(*others),
     }

@@ -190,13 +190,11 @@ class FileTable(Rows):
         checked_range(start, start + len(out), len(self))
         offset = self.offset + start * self.row_bytes
         done, view = 0, bytes_of(out.view(-1)).data  # a view of `out` itself: another layout raises
-        with self._lock:
-            self._file.seek(offset)
-            while done < len(view):
-                count = self._file.readinto(view[done : done + _CALL])
-                if not count:
-                    break
-                done += count
+        while done < len(view):
+            count = self._read(view[done : done + _CALL], offset + done)
+            if not count:
+                break
+            done += count
         state = self._stat()
         if state != self._state or done < len(view):
             (size, _), (was, _) = state, self._state
@@ -207,6 +205,13 @@ class FileTable(Rows):
 
     def where(self, row: int) -> str:
         return f"{self.path}: row {row}"
+
+    def _read(self, part: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):  # moves no position, which forked processes share
+            return os.preadv(self._file.fileno(), [part], offset)
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.readinto(part) or 0
 
     def mapped(self) -> Tensor:
         """Return all rows as a tensor on the pages of the file, which must not change."""

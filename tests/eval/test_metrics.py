@@ -38,6 +38,7 @@ def test_a_new_line_reaches_every_front(folder, monkeypatch):
     assert values["mean_square"] == pytest.approx(float(cells.square().mean()))
     assert values["half_amr"] == pytest.approx(values["amr"] / 2)
     assert values["hits@5"] == ranks.hits(5)
+    assert ranks.metrics(hits=(k for k in (5,)))["hits@5"] == ranks.hits(5)
     intervals = ranks.intervals(samples=20)
     assert list(intervals) == list(metrics.in_tables(values))
     for name in names:

@@ -1,5 +1,6 @@
 """Models that people write: what rank(), topk() and losses take of them, and what they say."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 import kgfast
 from kgfast import losses
+from kgfast.eval.preparation import evaluating
 from support.small_runs import trainer_of
 
 N, R, DIM = 6, 2, 4
@@ -197,6 +199,23 @@ def test_models_in_train_mode_are_evaluated_and_put_back(make):
     assert torch.equal(kgfast.topk(model, heads=[0, 1], relations=0, k=3).ids, best.ids)
     modules = model.modules() if hasattr(model, "modules") else [model]
     assert all(module.training for module in modules)
+
+
+def test_a_mode_stays_until_the_last_caller_leaves():
+    model, calls = Noisy(), (ExitStack(), ExitStack())
+    with torch.enable_grad():  # restores what calls of one thread leave
+        for call in calls:
+            call.enter_context(evaluating(model))
+        assert [call.close() or model.drop.training for call in calls] == [False, True]
+
+
+def test_a_bias_of_one_side_is_not_the_other_sides():
+    model = Own()
+    model.entity = model.table
+    both = {"head": kgfast.Candidates(model.table, torch.arange(6.0)), "tail": model.table}
+    model.candidates = both.get
+    alone = kgfast.rank(model, TRIPLES, sides=("tail",))
+    assert torch.equal(kgfast.rank(model, TRIPLES).side("tail").greater, alone.greater)
 
 
 def test_a_mode_that_cannot_be_left_is_named():

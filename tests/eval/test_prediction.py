@@ -135,6 +135,8 @@ def test_to_frame():
     assert frame["head"].tolist() == ["dan", "bob", "fay", "dan"]
     assert frame["tail"].tolist() == ["dan", "dan", "fay", "fay"]
     assert frame["relation"].tolist() == ["likes"] * 4
+    again = topk(line(), tails=frame["tail"][::2], relations=0, k=2, vocabulary=(PEOPLE, LIKES))
+    assert torch.equal(again.ids, top.ids)
     assert frame["rank"].tolist() == [1, 2, 1, 2]
     assert frame["score"].tolist() == [0.0, -1.0, 0.0, -7.0]
     assert top.to_frame()["head"].tolist() == [3, 1, 5, 3]

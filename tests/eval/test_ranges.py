@@ -68,6 +68,7 @@ def test_ranges_of_two_rankings_are_not_merged():
         count_range(model, graph.hrt[:3], 50, 97, candidate_ids=[3]),
         count_range(model, graph.hrt[:3], 50, 97, dims=2),
         count_range(model, graph.hrt[:3], 50, 97, nan="worst"),
+        count_range(model, graph.hrt[:3], 50, 97, known=graph.known),
         count_range(trained, graph.hrt[:3], 50, 97),
     ):
         with pytest.raises(ValueError, match="not of one ranking"):

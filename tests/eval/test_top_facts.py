@@ -68,6 +68,10 @@ def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
         scorer = model if block is None else as_blocks(model, block=block, batch_size=batch_size)
         facts = top_facts(scorer, k=60, known=known, batch_size=batch_size)
         assert_best(facts, model, 60, known=known)
+        stored = type(model)(kgfast.tables.Shard(entity, total_rows=N), relation)
+        for memory in range(20_000, 40_000, 4_000):
+            facts = top_facts(stored, k=60, known=known, batch_size=batch_size, max_memory=memory)
+            assert_best(facts, model, 60, known=known)
 
 
 PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["likes"])

@@ -7,6 +7,7 @@ import torch
 
 import kgfast
 from kgfast import KnownTriples, Triples, Vocabulary
+from kgfast.distributed import count_range, merge
 from kgfast.graph import TimedRelations
 from kgfast.losses.regularizers import n3
 
@@ -120,6 +121,10 @@ def test_names_are_those_of_relations_and_of_times():
     best = kgfast.topk(model, heads="e1", relations="d", times=days[2], k=1, vocabulary=names)
     assert best.columns()["time"] == [days[2]]
     assert repr(best).splitlines()[1].startswith("(e1, d, ?, 2014-01-12)")
+    parts = [count_range(model, triples, *ends) for ends in ((0, 9), (9, N))]
+    assert torch.equal(merge(parts).greater, ranks.greater)
+    of_people = kgfast.rank(model, triples.quads, vocabulary=(people, None))
+    assert of_people.to_frame()["time"].tolist() == [3] * 2 + [0] * 2
 
 
 def test_known_quads_are_saved(tmp_path):
@@ -146,6 +151,13 @@ def test_types_hold_at_all_times():
     for relation, time in itertools.product(range(R), range(T)):
         tails = quads[quads[:, 1] == relation, 2].unique()
         assert torch.equal(allowed.candidates(relation * T + time, "tail"), tails)
+    assert kgfast.TypeConstraints.from_types(Triples(quads, num_times=T), [(0, "a")]) == allowed
+
+
+def test_a_relation_has_one_threshold():
+    pairs = quads_of(40), quads_of(40, 1)
+    found = kgfast.classify(model_of(), valid=pairs, test=pairs)
+    assert list(found.by_relation()) == [*range(R)]
 
 
 def test_penalties_are_those_of_the_paper():
@@ -230,11 +242,13 @@ MISTAKES = {
     "one number of times; got": lambda: KnownTriples(Triples(QUADS, num_times=7), QUADS[:, :3]),
     "times must be 'same', or 'any' of quads": lambda: KnownTriples(QUADS[:, :3], times="any"),
     r"by\('time'\) needs quads": lambda: kgfast.rank(STATIC, QUADS[:, :3]).by("time"),
+    "scores relations at a time": lambda: kgfast.losses.relation_logits(model_of(), *QUADS.T[::2]),
+    "known must hold": lambda: kgfast.rank(STATIC, QUADS[:, :3], known=KnownTriples([(N, 0, 0)])),
     "ranks no relations": lambda: kgfast.rank(model_of(), QUADS, sides=("relation",)),
 }
 
 
 @pytest.mark.parametrize("message", MISTAKES)
 def test_mistakes_are_named(message):
-    with pytest.raises((ValueError, NotImplementedError), match=message):
+    with pytest.raises((TypeError, ValueError, NotImplementedError), match=message):
         MISTAKES[message]()

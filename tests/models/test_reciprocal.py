@@ -81,6 +81,7 @@ def test_a_loss_of_it_is_the_models():
     model, (h, r, t) = Reciprocal(plain), random_triples(12, N, R).T
     one = kgfast.losses.cross_entropy(model, (t, r), h, side="head")
     assert one == kgfast.losses.cross_entropy(plain, (t, 2 * r + 1), h, side="tail")
+    assert one == kgfast.losses.cross_entropy(model, (t, r + R), h, side="tail")
     negatives = torch.arange(5)
     triples = torch.stack([h, r, t], 1)
     one = kgfast.losses.nssa(model, triples, negatives, side="tail")

@@ -178,6 +178,8 @@ def test_models_whose_code_is_not_here(tmp_path):
     for model, name in ((Own.init(N, R, DIM), "Own"), (torch.nn.Linear(2, 2), "Linear")):
         with pytest.raises(TypeError, match=f"model must be RotatE, .* around another; got {name}"):
             kgfast.save(model, tmp_path / "it")
+    with pytest.raises(ValueError, match="the first 2 of 4 dimensions have the range of all"):
+        kgfast.save(kgfast.RotatE.init(N, R, 4).first_columns(2), tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
 
 

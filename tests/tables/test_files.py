@@ -172,6 +172,7 @@ def test_rows_next_to_each_other_are_read_together(tmp_path, monkeypatch):
     ids = torch.tensor([4999, 3, 0, 4, 5])
     assert torch.equal(table.rows(ids), rows[ids])
     assert reads == [(0, 1), (3, 3), (4999, 1)]
+    assert table._file.tell() == 0  # a forked process shares the position
 
 
 def test_a_table_of_another_class_is_held_to_what_it_promises():

@@ -89,26 +89,26 @@ def make_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed, www_redirect=False)
     described: Any = {"responses": {422: {"model": Error}}, "response_class": _Json}
 
-    async def answer(read: Callable[[Any], Any], body: BaseModel) -> Response:
+    async def answer(read: Callable[[Any], Any], body: BaseModel, field: str) -> Response:
         question = await asyncio.to_thread(read, body)  # names like a wrong one take a while
         # One call at a time has all cores.
         loop = asyncio.get_running_loop()
-        return _Json(await loop.run_in_executor(thread, engine.answer, question))
+        try:
+            return _Json(await loop.run_in_executor(thread, engine.answer, question))
+        except NotImplementedError as error:  # relations, for a model that cannot score them
+            raise Refused(field, str(error)) from None
 
     @app.post("/topk", **described)
     async def topk(body: TopkBody) -> Response:
-        try:
-            return await answer(reader.topk, body)
-        except NotImplementedError as error:  # relations, for a model that cannot score them
-            raise Refused("relations", str(error)) from None
+        return await answer(reader.topk, body, "relations")
 
     @app.post("/rank", **described)
     async def rank(body: RankBody) -> Response:
-        return await answer(reader.rank, body)
+        return await answer(reader.rank, body, "sides")
 
     @app.post("/score", **described)
     async def score(body: ScoreBody) -> Response:
-        return await answer(reader.score, body)
+        return await answer(reader.score, body, "triples")
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

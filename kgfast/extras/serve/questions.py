@@ -82,8 +82,8 @@ class Reader:
         (side,) = (side for role, side in ROLES.items() if role not in fields)
         columns = self._columns(fields)
         queries = len(columns["heads" if "heads" in columns else "tails"])
-        most = min(self.max_k, ANSWERS // queries)
-        k = body.k if "k" in body.model_fields_set else min(body.k, self.max_k)
+        most = min(self.max_k, max(1, ANSWERS // queries))
+        k = body.k if "k" in body.model_fields_set else min(body.k, most)
         if k > most:
             message = f"must be in 1 .. {most} for {queries:,} queries; got {shown(k)}"
             raise Refused("k", message)

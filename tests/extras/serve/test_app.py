@@ -128,6 +128,12 @@ def test_a_sub_model_answers(engine):
     assert ranks["tail"]["realistic"] == expected.realistic.item()
 
 
+def test_a_side_that_a_model_does_not_score_is_named():
+    with client_of(Engine(kgfast.TNTComplEx.init(9, 3, 4, num_times=2, seed=0))) as client:
+        response = client.post("/rank", json={**TRIPLE, "sides": ["relation"]})
+    assert (response.status_code, response.json()["field"]) == (422, "sides")
+
+
 def test_ids_alone_where_rows_have_no_names():
     with client_of(engine_of(names=(None, None), known=None)) as client:
         found = post(client, "/topk", heads=3, relations=2, k=1)
