@@ -27,7 +27,7 @@ from kgfast.cli import app
 HOW_TO = ("classify", "influence", "med_rscf", "paths", "prepared")
 PLACES = {
     **{name: f"docs/how-to/{name}.md" for name in HOW_TO},
-    **{name: f"docs/reference/{name}.md" for name in ("gpu", "losses", "speed")},
+    **{name: f"docs/reference/{name}.md" for name in ("gpu", "losses")},
     **{name: f"docs/explanation/{name}.md" for name in ("scale", "tiers")},
     "path_star": "examples/path_star/README.md",
     "pykeen": "docs/tutorials/pykeen.md",
@@ -42,6 +42,7 @@ Written by `python benchmarks/pages.py cli` from the command line itself; do not
 `python -m kgfast` stands for `kgfast`. A mistake of the user ends in one line and exit code 2;
 `--debug` shows the traceback. Every command has `--help`, and [pages](../index.md) have examples.
 """
+ON_AVX2 = "\n\n### README's rows on a machine with AVX2\n\n"
 _LEFT_OUT = r"\*\*Usage\*\*:\n\n```console\n.*\n```\n\n|(\*\*Options\*\*:\n\n)?\* `--help`: .*\n"
 
 
@@ -57,6 +58,10 @@ PAGES = {
     "config": Page("docs/reference/config.md", lambda folder: config_page.page(), is_whole=True),
     "readme": Page("README.md", readme.block),
     "results": Page("docs/reference/results.md", runs.block),
+    "speed": Page(
+        "docs/reference/speed.md",
+        lambda folder: tables.speed(folder) + ON_AVX2 + readme.table(folder / "avx2"),
+    ),
     **{name: Page(path, getattr(tables, name)) for name, path in sorted(PLACES.items())},
 }
 

@@ -13,15 +13,8 @@ from lib.pages import packages
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows, synthetic_graphs
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
-MOST_ROWS = 6
 FILES = ("eval-speed", "peers-speed", "train-speed")
 EVALUATIONS = ("kgfast, planted", "matmul + compare", "PyKEEN's evaluator")
-PER_ROW = (  # negatives of each triple's own
-    "kgfast, negatives per row",
-    "plain torch, negatives per row, tuned",
-    "plain torch, negatives per row, tuned, compiled",
-    "pykeen",
-)
 STEPS = {"plain torch, tuned": "torch", "plain torch, tuned, compiled": "torch.compile"}
 COLUMNS: Columns = (
     ("measured", "{what}"),
@@ -44,16 +37,21 @@ WHEEL = (
 
 def block(folder: Path) -> str:
     """Write the table, and where its numbers come from."""
+    about = cell_of(read_rows(folder / "cpu-eval-mem.json")[0], GRAPH)
+    wheel = folder / "wheel.json"
+    install = cell_of(json.loads(wheel.read_text()), WHEEL) if wheel.exists() else ""
+    return f"{about}\n\n{table(folder)}{install}"
+
+
+def table(folder: Path) -> str:
+    """Write the table of one machine."""
     pictured = read_rows(folder / "cpu-eval-mem.json")
     others = [folder / f"cpu-{name}.json" for name in FILES]
     rows = [row for path in others if path.exists() for row in read_rows(path)]
     rows = [*pictured, *(row for row in rows if engine_of(row) == engine_of(pictured[0]))]
     lines = list(_lines(rows))
-    assert len(lines) <= MOST_ROWS
-    about = cell_of(pictured[0], GRAPH)
-    wheel = folder / "wheel.json"
-    install = cell_of(json.loads(wheel.read_text()), WHEEL) if wheel.exists() else ""
-    return "\n".join([about, "", *markdown(COLUMNS, lines), "", _source(rows) + install])
+    assert len(lines) <= 6
+    return "\n".join([*markdown(COLUMNS, lines), "", _source(rows)])
 
 
 def _source(rows: Rows) -> str:
@@ -77,7 +75,8 @@ def _lines(rows: Rows) -> Iterator[dict[str, str]]:
     yield from _whole(whole)
     yield from _ranks(by["eval_speed"])
     yield from _nearest(by["peers_speed"])
-    yield from _steps([row for row in by["train_speed"] if row["contender"] not in PER_ROW])
+    shared = [row for row in by["train_speed"] if "per row" not in row["contender"]]
+    yield from _steps([row for row in shared if row["contender"] != "pykeen"])
 
 
 def _line(what: str, ours: str, peer: str, times: float) -> dict[str, str]:
@@ -91,8 +90,7 @@ def _whole_rows(rows: Rows) -> dict[str, Row]:
     rows = [row for row in rows if row.get("section") == "whole"]
     dim = max((row["dim"] for row in rows), default=0)
     timed = {name: find(rows, "whole", f"{name}, L2", dim=dim) for name in EVALUATIONS}
-    chosen = {name: row for name, row in timed.items() if row}
-    return chosen if len(chosen) == len(EVALUATIONS) else {}
+    return {name: row for name, row in timed.items() if row and all(timed.values())}
 
 
 def _memory(row: Row, whole: dict[str, Row]) -> dict[str, str]:
@@ -135,7 +133,8 @@ def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
         for ours in [row for row in planted if row["contender"] == "kgfast"][-1:]:
             same = [row for row in planted if row["dim"] == ours["dim"] and row["seconds"]]
             best = min((row for row in same if row["contender"] in LABELS), key=_median)
-            what = f"ranks of {_queries(ours['batch'])}, RotatE, dim {ours['dim']}: time"
+            queries = "queries" if ours["batch"] > 1 else "query"
+            what = cell_of(ours, f"ranks of {{batch}} {queries}, RotatE, dim {{dim}}: time")
             peer = f"{median(best)}: {LABELS[best['contender']]}{_chunks(best)}"
             yield _line(what, median(ours), peer, best["times_kgfast"])
 
@@ -184,7 +183,3 @@ def _steps(rows: Rows) -> Iterator[dict[str, str]]:
 
 def _median(row: Row) -> float:
     return float(row["seconds"]["median"])
-
-
-def _queries(batch: int) -> str:
-    return "1 query" if batch == 1 else f"{batch} queries"

@@ -65,6 +65,7 @@ MEMORY: Columns = (
     ("naive, in plain torch:", "~{naive[extrapolated_seconds]:time}"),
 )
 WHOLE: Columns = (("whole test set, dim 512, by", "{contender}"), ("time:", median))
+RANKERS = ("kgfast", "kgfast baseline", "compile", "bare", "matmul + compare")
 COUNTS: Columns = (*RACE_WORK[:2], ("queries:", "{batch}"), *RACE[1::2])
 TOGETHER: Columns = (
     ("entities:", "{entities:,}"),
@@ -193,7 +194,7 @@ speed = block(
     Table(
         "*-eval-speed.json",
         COUNTS,
-        is_of(section=("rotate", "single", "dot"), dim=512),
+        is_of(section=("rotate", "single", "dot"), dim=512, contender=RANKERS),
         title="### Ranks: {place}",
     ),
     Table(
