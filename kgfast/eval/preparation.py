@@ -132,9 +132,9 @@ def evaluating(model: RankableModel | BlockScorer) -> Iterator[None]:
         for module in training:
             _EVALUATED[id(module)] = _EVALUATED.get(id(module), 0) + 1
             _set_training(module, False)
-    if is_trained:
-        holder.eval()
     try:
+        if is_trained:
+            holder.eval()
         with torch.no_grad(), ieee_arithmetic():
             yield
     finally:

@@ -34,6 +34,7 @@ LABELS = 1024  # labels of a program
 FACTS = 4
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
+_FAR: tl.constexpr = tl.constexpr(2.0**120)  # above all scores: exp(x - _FAR) is 0
 _MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
 
 
@@ -99,17 +100,20 @@ def rows_of_tile(labels, TILE: tl.constexpr):
 
 
 @triton.jit
-def first_positive(labels, row, first, num_queries, TILE: tl.constexpr):
+def first_positive(labels, row, first, sizes, TILE: tl.constexpr):
     """Return the place of the first positive in each row of a tile from candidate ``first``.
 
     The place of the row's first key that is not before the tile, which is searched among the keys
-    of the row; the key of the tile's first candidate, and the first key that is past the tile.
+    of the row; the key of the tile's first candidate, and the first key that is past the tile, or
+    past the chunk, which may end before.
     """
+    num_queries, num_candidates = sizes
     num_keys = tl.load(labels.status)
     count = tl.load(labels.status + 1)
     m_row = row < num_queries
     start = row.to(tl.int64) * count + first
-    stop = tl.where(m_row, start + tl.minimum(count - first, TILE.lanes), -1)
+    lanes = tl.minimum(num_candidates - tl.program_id(1) * TILE.lanes, TILE.lanes)
+    stop = tl.where(m_row, start + lanes, -1)
     low = tl.load(labels.indptr + row, mask=m_row, other=0)
     low = tl.minimum(tl.maximum(low, 0), num_keys)
     high = tl.load(labels.indptr + row + 1, mask=m_row, other=0)
@@ -148,16 +152,17 @@ def store_sums(p_sums, row, num_queries, place, values, PARTS: tl.constexpr):
 
 
 @triton.jit
-def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
+def logistic_of(scores, labels, result, sizes, TILE: tl.constexpr):
     """Store sums of a tile's binary cross entropies; return slopes, or junk if not needed.
 
     ``scores`` are those of the tile, their sums of rows, or junk if not needed, and a mask of
     lanes. Positives are walked once, for sums and slopes together.
     """
     x, linear, m_lane = scores
+    num_queries, _ = sizes
     row = rows_of_tile(labels, TILE)
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
-    place, start, stop, num_keys = first_positive(labels, row, first, num_queries, TILE)
+    place, start, stop, num_keys = first_positive(labels, row, first, sizes, TILE)
     every = labels.every
     positive = labels.positive
     e = tl.exp2(tl.abs(x) * _MINUS_LOG2_E)
@@ -181,7 +186,6 @@ def logistic_of(scores, labels, result, num_queries, TILE: tl.constexpr):
         before = tl.load(p_before, mask=(place > 0) & (key < stop), other=-1)
         lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
         hit = by_lane(lanes_in_tile(TILE), TILE) == by_row(lane, TILE)
-        hit &= by_lane(m_lane, TILE)  # a chunk may end before its tile, whose labels are the next's
         if result.sums is not None:
             total -= positive * sum_rows(tl.where(hit, x, 0.0), TILE)
         if result.slopes is not None:
@@ -215,7 +219,7 @@ def softmax_of(scores, labels, result, num_queries, TILE: tl.constexpr):
         store_sums(result.sums, row, num_queries, 1, mass, 3)
     if result.slopes is not None:
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
-        whole = tl.load(labels.logsumexp + row, mask=m_row, other=0.0)
+        whole = tl.load(labels.logsumexp + row, mask=m_row, other=_FAR)
         near = whole.to(tl.float32)
         weight = weights_of(labels, row, m_row)
         rest = (near.to(tl.float64) - whole).to(tl.float32)  # at most 2**-24 of the whole
@@ -259,12 +263,11 @@ def reduce_tile(raw, bias, labels, result, sizes, VARIANT: tl.constexpr):
     if labels.indptr is None:
         slope = softmax_of(scores, labels, result, num_queries, TILE)
     else:
-        slope = logistic_of(scores, labels, result, num_queries, TILE)
+        slope = logistic_of(scores, labels, result, sizes, TILE)
     if result.bias_sums is not None:
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row
-        of_queries = tl.where(by_row(m_row, TILE), slope, 0.0)  # other rows may have a NaN
-        tl.store(p_sums + lane, sum_lanes(of_queries, TILE), mask=m_lane)
+        tl.store(p_sums + lane, sum_lanes(slope, TILE), mask=m_lane)
     if result.slopes is not None:
         if FORM.is_root:
             slope = tl.where(raw < 0.0, slope / -raw, 0.0)

@@ -83,6 +83,8 @@ def search(
     with locked(path):
         study = _begun(config, space.settings.first_rung, path, resume)
         searching = _Searching(space, path, data, study, progress)
+        if config.train.track:
+            searching.say("train.track: trials are not sent to trackers")
         if study.trials:
             searching.say(f"{path}: resumed after {len(study.trials)} trials")
         with suppress(_TimeIsUp):  # the trial is open, and continues with more minutes
