@@ -83,8 +83,8 @@ def rank(  # type: ignore[misc] # the signatures name the option that decides
         always is a candidate. Raw ranks and relations leave nothing out.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each width. If
-        crops are prefixes of the model's rows, all results come from one sweep over the widest
-        crop.
+        crops are prefixes of the model's rows, on a CPU all results come from one sweep over the
+        widest crop.
     batch_size : int, optional
         Triples per batch. The default keeps a batch of queries within 8 MiB. Results do not depend
         on the batch size, unless a function's scores do.

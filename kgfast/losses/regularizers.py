@@ -36,7 +36,7 @@ def n3(model: Model, triples: TriplesLike, *, side: Side = "tail", sparse: bool 
     Parameters
     ----------
     model : DistMult, ComplEx or CP
-        Also a :class:`kgfast.Reciprocal` (or RSCF, MED) around one of these.
+        Also a :class:`kgfast.Reciprocal` or MED around one of these.
     triples : Triples, Tensor or array; or pair of Tensor
         int64 ``[B, 3]``; or anchors and relations ``[B]`` of queries with many answers. Rows of
         answers then have no penalty. The mean over no triple is 0.

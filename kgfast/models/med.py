@@ -34,7 +34,7 @@ class MED(Wrapper):
     Parameters
     ----------
     model : Model
-        RotatE, TransE, DistMult, ComplEx, or RSCF around one of them.
+        RotatE, TransE, DistMult or ComplEx, or RSCF around one of the first two.
     dims : sequence of int
         Widths of the sub-models, increasing; the last is the width of the model.
     submodels_per_step : int, optional

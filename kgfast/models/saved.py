@@ -71,7 +71,7 @@ def save(
     relations: Iterable[str] | None = None,
     known: KnownTriples | TriplesLike | None = None,
 ) -> None:
-    """Save a model as a folder that :func:`kgfast.load_run` and every command read.
+    """Save a model as a folder that :func:`kgfast.load_run` and commands read.
 
     The folder is written whole or not at all. Little memory is needed for tables of any size.
 
