@@ -1,7 +1,4 @@
-"""The pages that new users follow say all that there is to type.
-
-`make journeys` follows all of them, with the seconds of each walk.
-"""
+"""The pages that new users follow say all that there is to type: `make journeys`."""
 
 from importlib.util import find_spec
 
@@ -19,6 +16,7 @@ TEXT = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.name)
 def test_the_pages_can_be_followed(walk, tmp_path):
     missing = [package for package in walk.needs if find_spec(package) is None]
