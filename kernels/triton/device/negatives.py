@@ -157,7 +157,8 @@ def negative_rows(
         total += tl.sum(term, 1)
     loss = total
     if FORMULA == "nssa":
-        loss = tl.where(mass == 0.0, 0.0, total / mass)  # 0 if no negative takes part
+        mass = tl.where(mass == 0.0, 1.0, mass)  # no negative takes part
+        loss = total / mass
     is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)
     tl.store(scores.peaks + row, peak, mask=m_row)
     tl.store(scores.masses + row, mass.to(tl.float32), mask=m_row)
@@ -223,8 +224,7 @@ def negative_slopes(
         scale = grad[:, None]
         if FORMULA == "nssa":
             peak = tl.load(scores.peaks + row, mask=m_row, other=0.0)
-            mass = tl.load(scores.masses + row, mask=m_row, other=1.0)
-            share = tl.where(mass == 0.0, 0.0, grad / mass)
+            share = grad / tl.load(scores.masses + row, mask=m_row, other=1.0)
             scale = share[:, None] * weight_of(x, peak[:, None], scores.parameter)
         slope = scale / (1.0 + tl.exp(-x))
         own = -grad / (1.0 + tl.exp(positive))
