@@ -1,5 +1,6 @@
 """Checks of a model before every call, and the model's state while it is evaluated."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,17 @@ from kgfast.ops.checks import check_candidates
 
 _QUERY_BYTES = 8 << 20  # bytes of one batch of queries
 _LEAST = 64  # queries of a batch, however wide
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # a handler of a signal may call, too
 _EVALUATED: dict[int, int] = {}  # calls, of threads, that keep a training module in eval mode
+
+
+def _renew_lock() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread of the parent may have held it
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def check_rankable(model: object) -> None:
