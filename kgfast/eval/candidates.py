@@ -125,6 +125,11 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
 def check_constraints(constraints: TypeConstraints, model: Any, names: Names) -> None:
     """Check that type constraints have the names of a model, and at most as many ids as rows."""
     check_same_names(names, constraints.names, "the type constraints")
+    if constraints.num_times != (times := getattr(model, "num_times", None) or 1):
+        raise ValueError(
+            f"candidate_ids: the type constraints are of {constraints.num_times} times, the model "
+            f"of {times}: make them of quads by from_triples or from_types, or give vocabulary="
+        )
     for what in ("entities", "relations"):
         count, size = getattr(constraints, f"num_{what}"), getattr(model, f"num_{what}")
         if count > size:

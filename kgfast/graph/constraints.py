@@ -70,12 +70,12 @@ class TypeConstraints:
         count = max(lists, default=-1) + 1 if relations is None else len(relations)
         none = torch.empty(0, dtype=torch.int64, device="cpu")
         self._lists = [lists.get(relation, [none, none]) for relation in range(count)]
-        self._num_times = 1 if times is None else len(times)
+        self.num_times = 1 if times is None else len(times)
 
     @property
     def num_relations(self) -> int:
         """Return the number of relations with lists; others have no candidates."""
-        return len(self._lists) * self._num_times
+        return len(self._lists) * self.num_times
 
     @property
     def num_entities(self) -> int:
@@ -90,7 +90,7 @@ class TypeConstraints:
             raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
         if not 0 <= relation < self.num_relations:
             return torch.empty(0, dtype=torch.int64, device="cpu")
-        return self._lists[relation // self._num_times][_SIDES.index(side)]
+        return self._lists[relation // self.num_times][_SIDES.index(side)]
 
     @classmethod
     def from_triples(cls, *triples: TriplesLike, vocabulary: VocabularyLike | None = None) -> Self:
@@ -112,7 +112,7 @@ class TypeConstraints:
             lengths = torch.bincount(pairs[:, 0]).tolist()
             sides.append(pairs[:, 1].split(lengths) if lengths else ())
         constraints = cls(dict(enumerate(zip(*sides, strict=True))), vocabulary=names)
-        constraints._num_times = num_times or 1
+        constraints.num_times = num_times or 1
         return constraints
 
     @classmethod
@@ -173,7 +173,7 @@ class TypeConstraints:
 
         lists = {relation: tuple(map(allowed, sides)) for relation, sides in enumerate(seen._lists)}
         constraints = cls(lists, vocabulary=seen.names)
-        constraints._num_times = seen._num_times
+        constraints.num_times = seen.num_times
         return constraints
 
     def __eq__(self, other: object) -> bool:

@@ -67,7 +67,7 @@ def with_names(triples: TriplesLike, vocabulary: VocabularyLike | None = None) -
     """
     entities, relations = names_of(vocabulary)
     if entities is not None and relations is not None:
-        rows = array_of(triples)
+        rows = _array_of(triples)
         if _holds_names(rows):
             return Triples.from_names(rows, entities, relations), (entities, relations)
     labels: Names = None, None
@@ -125,7 +125,7 @@ def ids_or_names(name: str, values: object, names: Vocabulary | None) -> Tensor:
 
     Raises TypeError for names without a vocabulary, and ValueError for an unknown name.
     """
-    values = array_of(values)
+    values = _array_of(values)
     if names is None or not _is_text(values):
         return as_integers(name, values)
     try:
@@ -166,7 +166,7 @@ def relation_names(relations: Vocabulary | None) -> tuple[Vocabulary | None, Voc
     return both[0], both[1] if len(both) > 1 else None
 
 
-def array_of(values: Any) -> Any:
+def _array_of(values: Any) -> Any:
     """Return the array of a column or frame of pandas or polars; other values as they are."""
     return values.to_numpy() if hasattr(values, "to_numpy") else values
 

@@ -243,6 +243,7 @@ MISTAKES = {
     "times must be 'same', or 'any' of quads": lambda: KnownTriples(QUADS[:, :3], times="any"),
     r"by\('time'\) needs quads": lambda: kgfast.rank(STATIC, QUADS[:, :3]).by("time"),
     "scores relations at a time": lambda: kgfast.losses.relation_logits(model_of(), *QUADS.T[::2]),
+    "model of 5": lambda: kgfast.rank(model_of(), QUADS, candidate_ids=kgfast.TypeConstraints({})),
     "known must hold": lambda: kgfast.rank(STATIC, QUADS[:, :3], known=KnownTriples([(N, 0, 0)])),
     "ranks no relations": lambda: kgfast.rank(model_of(), QUADS, sides=("relation",)),
 }
