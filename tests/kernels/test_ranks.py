@@ -312,6 +312,40 @@ def test_given_targets_decide(engine):
             engine.rank_counts(*args, target_scores=torch.zeros(1, 2, dtype=torch.float64))
 
 
+MOST = float(torch.finfo(torch.float32).max)
+
+
+@engines(*ISAS, "int8")
+def test_a_product_that_overflows_decides_nothing(engine):
+    """Near copies of a row whose squared length is the largest float32 number."""
+    generator = torch.Generator().manual_seed(1)
+    row = torch.randn(64, generator=generator, dtype=torch.float64)
+    row *= (MOST / float(row @ row)) ** 0.5
+    noise = torch.randn(2000, 1, generator=generator, dtype=torch.float64)
+    table = (row.float().double() * (1 + 2e-8 * noise)).float()
+    at = torch.randint(0, 64, (2000,), generator=generator)
+    table[range(2000), at] *= 1 + 6e-8 * torch.randn(2000, generator=generator)
+    queries = torch.cat([row.float()[None], torch.randn(63, 64, generator=generator)])
+    targets = (table.double() @ queries[0].double()).argmax().repeat(64)
+    args = queries, table, targets, *no_known(64), "dot"
+    assert_same(engine.rank_counts(*args), reference.rank_counts(*args))
+
+
+@engines(*ISAS, "triton")
+def test_a_bias_that_makes_a_cost_overflow_decides_nothing(engine):
+    generator = torch.Generator().manual_seed(11)
+    queries = torch.rand(8, 64, generator=generator) * 2e36
+    rows = torch.cat([torch.rand(1, 64, generator=generator) * -1.2e36, queries[:1]])
+    distance = float((queries[0].double() - rows[0].double()).abs().sum())
+    bias = float(torch.tensor(distance - MOST * (1 - 2e-8)))
+    target = -(distance - bias + MOST) / 2  # above the other's score
+    options = {"bias": torch.tensor([bias, target], dtype=torch.float64)}
+    args = queries, rows, torch.ones(8, dtype=torch.int64), *no_known(8), "l1"
+    found, expected = (it.rank_counts(*args, **options) for it in (engine, reference))
+    assert_same(found, expected)
+    assert int(expected[0][0]) == 1
+
+
 def clustered_problem(score, dtype, dim, rows, batch, has_factor=False) -> Problem:
     """Clusters, identical rows among them; queries near a target, which abandon most of a table."""
     generator = torch.Generator().manual_seed(dim)
@@ -520,7 +554,7 @@ BAD_IDS = [
 
 @pytest.mark.parametrize("bad", BAD_IDS, ids=str)
 @pytest.mark.parametrize("dims", [None, [1, 2]])
-@engines(ISAS[0], "triton")
+@engines(*ISAS, "triton")
 def test_errors_are_those_of_the_reference(engine, bad, dims):
     """Also where checks wait until the device is read anyway."""
     queries, table = torch.zeros(3, 4), torch.ones(9, 4)

@@ -85,7 +85,10 @@ class Int8Pass {
     };
     for (int64_t i = 0; i < count; ++i) {
       const double of_query = norm(products[i][1]), of_row = norm(products[i][2]);
-      const double off = near * of_query * of_row + d * 0x1p-124 * (1.0 + of_query + of_row);
+      // A product that overflowed tells nothing, although its norms did not.
+      const double off = std::isfinite(products[i][0])
+                             ? near * of_query * of_row + d * 0x1p-124 * (1.0 + of_query + of_row)
+                             : INFINITY;
       lows[i] = -products[i][0] - off;
       highs[i] = -products[i][0] + off;
     }
@@ -110,7 +113,7 @@ class Int8Pass {
     job_.sweep = &sweep;
     job_.tiles = tiles_->data;
     job_.queries = queries_.data();
-    job_.base = round_up(16.0 * 0x1p-24 * bias + 0x1p-119);
+    job_.base = bias > kMostBias ? INFINITY : round_up(16.0 * 0x1p-24 * bias + 0x1p-119);
   }
 
  private:

@@ -115,6 +115,7 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
                              int64_t query, double magnitude) {
   constexpr double u = 0x1p-24;
   double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
+  if (magnitude > kMostBias) constant = INFINITY;
   if (job.facts.is_rscf) {
     constant += rscf_error(job, features, bound, query);
   } else if (bound.norm != Norm::none) {

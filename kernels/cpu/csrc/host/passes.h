@@ -136,7 +136,8 @@ void check_query(const SweepJob& job, int64_t query, int64_t* bad);
 double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query);
 
 // Returns the absolute error of a query's distances over `features` features, and of a bias up to
-// `magnitude`.
+// `magnitude`. Beyond kMostBias the error is infinite: a finite distance less a bias may overflow.
+constexpr double kMostBias = 0x1p100;  // below half a unit of the largest float32
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                              int64_t query, double magnitude);
 

@@ -114,7 +114,8 @@ class Ranking : Sweeps {
   void group_equal_queries() {
     std::unordered_map<std::string_view, size_t> group_of;
     for (int64_t query = 0; query < num_queries_; ++query) {
-      if (lists_.indptr || request_.recorded) {  // each has candidates, or results, of its own
+      // Each has candidates, or results, of its own; or has the numbers of others between its own.
+      if (lists_.indptr || request_.recorded || job_.query.step > 4) {
         groups_.push_back({query});
         continue;
       }
