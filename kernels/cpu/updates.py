@@ -14,7 +14,7 @@ from . import extension, threads
 from .views import machine
 
 
-def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
+def adam(tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
     gradients = gradients.contiguous()
     number, (beta1, beta2) = int(step.number), step.betas

@@ -21,7 +21,7 @@ TILE_NUMBERS = 1024  # numbers of a program
 SUMMED_ROWS, SUMMED_NUMBERS = 8, 256
 
 
-def adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
+def adam(tables: Sequence[Tensor], ids: Tensor | None, gradients: Tensor, step: AdamStep) -> None:
     """Update a table and two moments."""
     shares = tuple(1.0 - beta for beta in step.betas)
     logs = tuple(math.log(beta) if beta else -math.inf for beta in step.betas)

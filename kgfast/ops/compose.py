@@ -105,6 +105,7 @@ def _filters_backward(
 def cos_sin(phases: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of float64 radians as the reference defines them."""
     is_plain = type(phases) is Tensor and phases.device.type == "cpu"
+    is_plain = is_plain and phases.dtype == torch.float64 and not phases.is_neg()
     is_traced = torch.compiler.is_compiling() or is_transformed()
     if not is_plain or torch.is_grad_enabled() or is_traced:
         return trig.cos_sin(phases)

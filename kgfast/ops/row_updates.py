@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.kernels.backend import AdagradStep, AdamStep
 from kgfast.kernels.checks import checks_values
-from kgfast.ops.checks import check_index, check_shape, check_tensor
+from kgfast.ops.checks import check_device, check_index, check_shape, check_tensor
 from kgfast.ops.dispatch import find_backend, get_backend, offers
 from kgfast.ops.values import check_ids, check_unique
 
@@ -60,6 +60,7 @@ def update_rows(
                 f"strides {list(other.stride())} on {other.device}"
             )
     check_tensor("gradients", gradients, (torch.float32,))
+    check_device("gradients", gradients, table, "the tables")
     check_shape("gradients", gradients, (len(table if ids is None else ids), *table.shape[1:]))
     if ids is not None:
         check_index("ids", ids, (None,), table, "the tables")

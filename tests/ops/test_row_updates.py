@@ -38,6 +38,7 @@ BAD = {
         r"ids\[0\] must be in 0 .. 5; got 6": {"ids": torch.tensor([6, 1])},
         r"ids\[1\] must not repeat an earlier id; got 4 again": {"ids": torch.tensor([4, 4])},
         r"gradients must have shape \[2, 3\]; got \[1, 3\]": {"gradients": ROWS[:1]},
+        "gradients must be on cpu, as the tables are; got meta": {"gradients": ROWS.to("meta")},
         r"tables\[2\] must be contiguous float32, .* got torch.float32 \[1, 3\]": {
             "tables": [*tables(2), torch.zeros(1, WIDTH)]
         },
@@ -58,6 +59,12 @@ def test_what_does_not_fit_is_named_and_changes_nothing(error, message, call):
         adam(**call | {"tables": own})
     if own[0].device.type == "cpu":
         assert all(map(torch.equal, before, own))
+
+
+def test_adam_of_all_rows():
+    rows = torch.arange(float(N * WIDTH)).reshape(N, WIDTH)
+    all_rows, named = (adam(ids=it, gradients=rows) for it in (None, torch.arange(N)))
+    assert all(map(torch.equal, all_rows, named))
 
 
 def test_adagrad_refuses_what_adam_refuses():

@@ -61,3 +61,6 @@ def test_the_kernel_of_the_cpu_has_the_same_bits() -> None:
         found = ops.cos_sin(phases)
     for a, b in zip(found, cos_sin(phases), strict=True):
         assert torch.equal(bits(a), bits(b))
+    single = torch.tensor([0.5, 1.0])
+    with torch.no_grad():
+        assert all(map(torch.equal, ops.cos_sin(single), cos_sin(single)))

@@ -12,18 +12,19 @@ void update_row(const RowAdamJob& job, int64_t position) {
   const float first_share = job.first_share, second_share = job.second_share;
   const float step_size = job.step_size, root_scale = job.root_scale;
   const float eps = job.eps, weight_decay = job.weight_decay;
-  const int64_t start = job.ids[position] * job.width, width = job.width;
-  float* __restrict row = job.table + start;
+  const int64_t row = job.ids ? job.ids[position] : position, width = job.width;
+  const int64_t start = row * width;
+  float* __restrict numbers = job.table + start;
   float* __restrict first = job.first_moment + start;
   float* __restrict second = job.second_moment + start;
   const float* __restrict gradient = job.gradients + position * width;
   for (int64_t i = 0; i < width; ++i) {
-    const float x = row[i], g = gradient[i] + weight_decay * x;
+    const float x = numbers[i], g = gradient[i] + weight_decay * x;
     const float m = first[i] + first_share * (g - first[i]);
     const float v = second[i] + second_share * (g * g - second[i]);
     first[i] = m;
     second[i] = v;
-    row[i] = x - step_size * m / (std::sqrt(v) * root_scale + eps);
+    numbers[i] = x - step_size * m / (std::sqrt(v) * root_scale + eps);
   }
 }
 
