@@ -193,13 +193,25 @@ def check_rows(
     numbers_of: Callable[[Tensor], Tensor] = lambda rows: rows,
 ) -> None:
     """Raise for the first row, among the rows of ids, with a part that is not finite."""
+    row = first_bad_row(values, ids, numbers_of)
+    if row is not None:
+        raise NonFiniteError(
+            f"{name}: row {row} holds a NaN or an infinity; every number that takes part must be "
+            "finite"
+        )
+
+
+def first_bad_row(
+    values: Tensor,
+    ids: Tensor | None = None,
+    numbers_of: Callable[[Tensor], Tensor] = lambda rows: rows,
+) -> int | None:
+    """Return the first row, among the rows of ids, with a part that is not finite."""
     step = max(1, _CHUNK // max(1, values.shape[1]))
     for first in range(0, len(values) if ids is None else len(ids), step):
         rows = slice(first, first + step) if ids is None else ids[first : first + step]
         bad = (~numbers_of(values[rows]).isfinite().all(1)).nonzero()
         if len(bad):
             place = first + int(bad[0])
-            raise NonFiniteError(
-                f"{name}: row {place if ids is None else int(ids[place])} holds a NaN or an "
-                f"infinity; every number that takes part must be finite"
-            )
+            return place if ids is None else int(ids[place])
+    return None

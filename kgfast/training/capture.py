@@ -33,9 +33,9 @@ class StepGraphs:
     def __init__(
         self,
         device: torch.device,
-        changes: Sequence[Tensor] = (),
-        on_failure: Callable[[str], None] = warnings.warn,
-        obstacle: str | None = None,
+        changes: Sequence[Tensor],
+        on_failure: Callable[[str], None],
+        obstacle: str | None,
     ) -> None:
         self._device, self._changes = device, changes
         self._runs: Counter[Hashable] = Counter()

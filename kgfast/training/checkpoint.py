@@ -130,12 +130,6 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping
 
     A temporary folder is made beside the file. Tensors may be on any device; tables are read in
     blocks. A TypeError says that JSON cannot hold ``meta``, an OSError names the path.
-
-    >>> import tempfile, torch
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/a.safetensors", {"x": torch.ones(2)}, {"step": 3})
-    ...     load(f"{folder}/a.safetensors")
-    ({'x': tensor([1., 1.])}, {'step': 3})
     """
     header = {_KEY: json.dumps({"version": VERSION, "meta": meta})}
     write_whole(path, lambda fresh: write(fresh, tensors, header), lasting=True)
@@ -144,21 +138,10 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], meta: Mapping
 def load(
     path: str | os.PathLike[str], room: Room | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors of a checkpoint, on the CPU, and its meta.
+    """Read the tensors of a checkpoint, on the CPU, and its meta; ``room`` as in RunFolder.
 
-    Parameters
-    ----------
-    path
-    room : callable, optional
-        Allocates float32 tensors of two axes, for tables larger than memory.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is truncated, damaged, no checkpoint of kgfast, or of another version: the
-        message names the path.
+    A FileNotFoundError, or a ValueError if the file is truncated, damaged, no checkpoint of kgfast,
+    or of another version, names the path.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -230,8 +231,10 @@ def load_run(
 def names_of_run(run: RunFolder, config: Config, graph: Dataset) -> tuple[Vocabulary, Vocabulary]:
     """Return the names of a run, with labels from its folder or from the folder of its data."""
     names = graph.entities, graph.relations
-    labelled, folder = with_labels(run.path, names), Path(config.dataset.root, config.dataset.name)
-    return with_labels(folder, names) if labelled is names else labelled
+    labelled = with_labels(run.path, names)
+    with suppress(FileNotFoundError):
+        return with_labels(config.dataset.folder(), names) if labelled is names else labelled
+    return labelled
 
 
 def model_of(

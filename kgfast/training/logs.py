@@ -150,6 +150,7 @@ def _open_tensorboard(tracker: Tracker, step: int) -> Series:
     def send(numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
             board.add_scalar(name, value, step)
+        board.flush()  # a resumed run sends nothing of before its checkpoint
 
     return send, board.close
 

@@ -32,6 +32,7 @@ from kgfast.locks import locked
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ops.dispatch import get_backend
+from kgfast.ops.values import first_bad_row
 from kgfast.processes import assignment_of
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
@@ -50,7 +51,6 @@ from kgfast.whole_files import write_whole
 
 # Keys that may differ between processes, although a resumed run may change more keys.
 _OF_A_PROCESS = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
-_NUMBERS = 1 << 22  # numbers that are checked at once, so that no mask is as large as a table
 Metrics = dict[str, float]
 
 
@@ -142,9 +142,12 @@ class Trainer:
             self.dataset = self._data() if dataset is None else dataset
             if assignment.size > 1:
                 assignment.check_same(self._facts())
-            data = self.dataset
-            sizes = data.num_entities, data.num_relations, data.relations.num_times
-            self.model = build_model(config, *sizes, self._room).to(self.device)
+            self.model, self._has_begun = self._fresh_model(), False
+
+    def _fresh_model(self) -> Model:
+        sizes = self.dataset.num_entities, self.dataset.num_relations
+        times = self.dataset.relations.num_times
+        return build_model(self.config, *sizes, times, self._room).to(self.device)
 
     def _data(self) -> Dataset:
         """Load the dataset of the config; if its folder is gone, the graph of the run folder."""
@@ -194,7 +197,7 @@ class Trainer:
             result = self._result_of_before()
             if result is None:
                 self.train(self.callbacks)
-                result = self._finish()
+                result = self.finish()
             for callback in self.callbacks if self.assignment.leads else ():
                 callback.on_end(result)
             return result
@@ -241,9 +244,10 @@ class Trainer:
         self._bar.say(f"{self.folder.path} was finished already, and stays unchanged")
         return result
 
-    def _finish(self) -> Result:
+    def finish(self, *, tests: bool = True) -> Result:
+        """Rank the test set by the best state, and write the result; ``tests=False``: no ranks."""
         tested_step = self.load_best()
-        test, test_of_submodels = self.evaluated("test")
+        test, test_of_submodels = self.evaluated("test") if tests else ({}, {})
         state = {key: x for key, x in vars(self.state).items() if key in Result.__annotations__}
         result = Result(
             steps=self.state.step,
@@ -260,7 +264,11 @@ class Trainer:
 
     def begin(self, resume: bool = False) -> None:
         """Begin the run without a lock of its folder, before the first :meth:`make_step`."""
-        config, folder, model, assignment = self.config, self.folder, self.model, self.assignment
+        config, folder, assignment = self.config, self.folder, self.assignment
+        self.resumed = resume and folder is not None and folder.last.exists()
+        if self._has_begun and not self.resumed:  # steps have changed the tables
+            self.model = self._fresh_model()
+        model, self._has_begun = self.model, True
         if resume and folder is not None and folder.holds_a_run():
             graph = folder.load_graph()
             check_same_graph(graph, self.dataset)
@@ -299,7 +307,6 @@ class Trainer:
             and not is_own(config.model.name)
             and not any(getattr(module, "has_large_operators", False) for module in modules)
         )
-        self.resumed = resume and folder is not None and folder.last.exists()
         self.state = State()
         if folder is not None and self.resumed:
             self.take(folder.load_last(), folder.last)
@@ -310,8 +317,8 @@ class Trainer:
                 )
         self._bar = RunBar(self.steps, self.state.step, enabled=self.progress and assignment.leads)
         obstacle = obstacle_of(config, device, assignment, defers_checks=self._is_deferred)
-        changes = [*model.parameters()]
-        self._graphs = StepGraphs(device, changes, self._run_without_graphs, obstacle)
+        failed = self._run_without_graphs
+        self._graphs = StepGraphs(device, [*model.parameters()], failed, obstacle)
         self._ahead = BatchesAhead(self._objective.batch, device, by_kind=obstacle is None)
         is_ahead = self._is_deferred or device.type != "cpu"
         self._batch = self._ahead.take if is_ahead else self._objective.batch
@@ -322,7 +329,8 @@ class Trainer:
         if folder is None:
             return
         if not self.resumed and folder.holds_a_run():
-            raise ValueError(f"{folder.path} holds a run: resume that run, or use another folder")
+            hint = f"{folder.last.name} is missing" if resume else "resume that run"
+            raise ValueError(f"{folder.path} holds a run: {hint}, or use another folder")
         if assignment.leads:
             if not self.resumed:
                 folder.write_graph(dataset)
@@ -336,6 +344,10 @@ class Trainer:
         """Make the steps that are left; process 0 calls the callbacks, after the state is saved."""
         state, train, folder = self.state, self.config.train, self.folder
         leads = self.assignment.leads
+
+        def is_due(every: int) -> bool:
+            return bool(every) and state.step % every == 0
+
         self.model.train()
         if not self.is_over():
             self._bar.say(self._heading())
@@ -343,10 +355,10 @@ class Trainer:
         with closing(self), log as self._log_file:
             while not self.is_over():
                 self.make_step()
-                rows, keeps = [], _is_due(state.step, train.keep_every)
-                evaluates = self.is_over() or _is_due(state.step, train.eval_every)
-                saves = evaluates or _is_due(state.step, train.save_every)
-                if self.is_over() or keeps or _is_due(state.step, train.log_every):
+                rows, keeps = [], is_due(train.keep_every)
+                evaluates = self.is_over() or is_due(train.eval_every)
+                saves = evaluates or is_due(train.save_every)
+                if self.is_over() or keeps or is_due(train.log_every):
                     rows.append(self._log_loss())
                     self._bar.update(state.step, rows[0]["loss"])
                 if evaluates and len(self.dataset.valid):
@@ -461,7 +473,7 @@ class Trainer:
         try:
             yield
         except (ValueError, RuntimeError) as error:
-            is_value = isinstance(error, ValueError) and first_bad_row(self.model) is not None
+            is_value = isinstance(error, ValueError) and _bad_row(self.model) is not None
             if not (is_value or self.assignment.diverges(error)):
                 raise
             why = f" ({error})" if isinstance(error, OutOfRangeError) else ""
@@ -472,7 +484,7 @@ class Trainer:
         last = self.state.step - 1
         where = f"at step {step:,}" if step >= last else f"at a step from {step:,} to {last:,}"
         why = "all tables are finite, but queries, scores or the loss of their numbers overflow"
-        bad_row = first_bad_row(self.model)
+        bad_row = _bad_row(self.model)
         if bad_row is not None:
             table, row = bad_row[0].rpartition(".")[2], bad_row[1]
             relations, times = relation_names(self.dataset.relations)
@@ -518,9 +530,10 @@ class Trainer:
         state.in_vain += 1
         if best is None or (value < best if is_lower else value > best):
             state.best, state.best_step, state.in_vain = value, state.step, 0
+        if self.folder is None or not state.in_vain:  # of what is tested
             state.valid, state.valid_of_submodels = metrics, submodels
-            if self.folder is not None:
-                self._save(self.folder.best, of_model=True)
+        if self.folder is not None and not state.in_vain:
+            self._save(self.folder.best, of_model=True)
         stop = train.early_stopping
         state.stopped_early = stop is not None and state.in_vain >= stop.patience
         return rows
@@ -533,7 +546,7 @@ class Trainer:
         ``of_model`` leaves the optimizer out.
         """
         self.read_losses()
-        if first_bad_row(self.model) is not None:
+        if _bad_row(self.model) is not None:
             raise self._diverged(self.state.step, "the loss will not be finite")
         if path is not None and self.assignment.leads:
             states = {} if of_model else self._optimizer.tensors()
@@ -571,22 +584,17 @@ class Trainer:
             return self.state.step
         self.assignment.together(lambda: None)  # process 0 may still be writing
         tensors, meta = self.folder.load_best()
+        if meta["step"] != self.state.best_step:  # of steps that a shorter run does not make
+            return self.state.step
         self.model.load_state_dict(of_part("model", tensors))
         return int(meta["step"])
 
 
-def _is_due(step: int, every: int) -> bool:
-    """Return whether a step is a multiple of ``every``; 0: never."""
-    return bool(every) and step % every == 0
-
-
-def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
+def _bad_row(model: nn.Module) -> tuple[str, int] | None:
     """Return the first parameter with a NaN or an infinity, and the first such row, or None."""
     for name, parameter in model.named_parameters():
         rows = parameter.detach().reshape(len(parameter) if parameter.ndim else 1, -1)
-        size = max(1, _NUMBERS // max(1, rows.shape[1]))
-        for number, block in enumerate(rows.split(size)):
-            bad = (~block.isfinite().all(1)).nonzero()
-            if len(bad):
-                return name, number * size + int(bad[0])
+        bad = first_bad_row(rows)
+        if bad is not None:
+            return name, bad
     return None

@@ -79,9 +79,11 @@ class TestWhereTheyAreRead:
             assert names.entities.text(3) == "e3 (the 3th)"
         config = RunFolder(root / "run").config.read_text()
         shutil.copytree(root / "run", tmp_path / "run")
-        moved = config.replace(str(root), str(tmp_path))
-        (tmp_path / "run" / "config.yaml").write_text(moved)
-        assert kgfast.load_run(tmp_path / "run", False).vocabulary.entities.text(3).endswith("th)")
+        for place in (tmp_path, tmp_path / "ring"):  # the parent, or the folder itself
+            moved = config.replace(str(root), str(place))
+            (tmp_path / "run" / "config.yaml").write_text(moved)
+            names = kgfast.load_run(tmp_path / "run", False).vocabulary
+            assert names.entities.text(3).endswith("th)")
 
     def test_a_saved_folder_and_what_is_exported(self, labelled, tmp_path):
         assert (
@@ -125,7 +127,8 @@ class TestWhereTheyAreShown:
     def test_explain(self, labelled):
         asked = ("--head", "e3", "--relation", "next", "--tail", "e4", "--top", 3)
         found = lines_of("explain", labelled, *asked)
-        assert all(it["head_label"] == f"the {it['head'][1:]}th" for it in found if "5" not in it)
+        assert found
+        assert all(it["head_label"] == f"the {it['head'][1:]}th" for it in found)
         assert "(comes after)" in run("explain", labelled, *asked).stdout
 
     def test_results_in_a_notebook(self, labelled):

@@ -83,7 +83,7 @@ def trained(folder=None, how="always", resume=False, **sections):
 
 def test_a_step_is_captured_after_three_and_then_replayed(cuda):
     table, calls = torch.zeros(2), []
-    graphs = StepGraphs(GPU, [table])
+    graphs = StepGraphs(GPU, [table], warnings.warn, None)
     for number in range(12):
         before = table._version
         graphs.run(number % 2, lambda kind=number % 2: calls.append(kind))
@@ -147,7 +147,7 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(captured, monkeypat
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
 def test_a_step_that_waits_is_not_captured(cuda):
     said = []
-    graphs = StepGraphs(GPU, on_failure=said.append)
+    graphs = StepGraphs(GPU, [], said.append, None)
 
     def step():
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)

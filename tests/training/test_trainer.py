@@ -10,7 +10,7 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import threads
 from kgfast.training import Trainer
 from kgfast.training.logs import read_rows
-from support.small_runs import LEARNERS, config_of, trainer_of
+from support.small_runs import LEARNERS, config_of, crashing, trainer_of
 
 # One of each mode of training and most losses; the others take as long again.
 QUICK = (
@@ -48,6 +48,22 @@ def test_mixed_precision_learns_like_full_precision(tmp_path, name):
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
     if name.startswith("conve"):  # kernels of kgfast are in float32 whatever the precision
         assert losses[0] != losses[1]
+
+
+def test_a_second_fit_begins_with_fresh_weights(tmp_path):
+    first, cut = trainer_of(), trainer_of(tmp_path)
+    expected = first.fit().test
+    assert first.fit().test == expected
+    with crashing(2), pytest.raises(MemoryError):
+        cut.fit()
+    assert cut.fit(resume=True).test == expected
+
+
+def test_without_a_folder_the_result_is_of_the_last_state():
+    made = trainer_of(train={"steps": 40, "eval_every": 2}, optim={"lr": 1.0})
+    result = made.fit()
+    assert result.best_step < 40
+    assert result.valid == made.evaluate("valid").metrics()
 
 
 def test_any_hits_may_choose_the_best_state(tmp_path):

@@ -293,7 +293,7 @@ class SchedConfig(Section):
         if self.name == "cosine":
             return lr * ((1 + math.cos(math.pi * done)) / 2)
         if self.name == "step":
-            lr *= self.factor ** sum(step >= fraction * steps for fraction in self.milestones)
+            lr *= self.factor ** sum(step >= round(it * steps, 6) for it in self.milestones)
         return lr
 
 
