@@ -16,6 +16,7 @@ from typing import Any
 import optuna
 import torch
 from optuna.trial import TrialState
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from kgfast.datasets import Dataset
@@ -29,6 +30,7 @@ _DONE, _STOPPED, _OPEN = "done", "stopped", "open"  # outcomes of trials
 _REPEATS = "repeats trial"
 _OUTCOME, _SECONDS = "outcome", "seconds"  # notes of kgfast on a trial
 _REDUCTION = 3  # one of so many trials continues from a rung
+_IDLE = 100  # trials without a step of training that end a search
 _TRIES = 200  # tries of a value with values of other ranges, before the value is refused
 
 
@@ -87,6 +89,7 @@ def search(
             searching.say("train.track: trials are not sent to trackers")
         if study.trials:
             searching.say(f"{path}: resumed after {len(study.trials)} trials")
+            searching.keep_best()
         with suppress(_TimeIsUp):  # the trial is open, and continues with more minutes
             while not searching.is_over():
                 searching.try_next()
@@ -166,7 +169,8 @@ class Space:
                 }
                 values[key] = choices[trial.suggest_categorical(key, list(choices))]
             else:
-                suggest = trial.suggest_int if isinstance(ends[0], int) else trial.suggest_float
+                are_whole = all(isinstance(end, int) for end in ends)
+                suggest = trial.suggest_int if are_whole else trial.suggest_float
                 values[key] = suggest(key, *ends, log=self._ranges[key].log)
         return values
 
@@ -181,7 +185,10 @@ class Space:
         for _ in range(_TRIES if others else 1):
             drawn = {name: generator.choice(self._values(name)) for name in others if alone}
             try:
-                return self.base.updated(drawn | {key: value}).flat().get(key, value)
+                typed = self.base.updated(drawn | {key: value}).flat().get(key, value)
+                was_int = type(self.base.flat().get(key)) is int  # an option of one's own code
+                is_whole = was_int and isinstance(typed, float) and typed.is_integer()
+                return int(typed) if is_whole else typed
             except ValueError as error:
                 alone = alone or str(error)
         raise ValueError(f"search.ranges.{key}: {shown(value)} cannot be: {alone}")
@@ -202,8 +209,11 @@ class _Searching(Callback):
     shows_progress: bool
 
     def is_over(self) -> bool:
-        most = self.space.settings.trials
-        return self._is_late(0.0) or (most is not None and len(self._ended()) >= most)
+        most, ended = self.space.settings.trials, self._ended()
+        if len(ended) >= _IDLE and not any(it.user_attrs.get(_SECONDS) for it in ended[-_IDLE:]):
+            self.say(f"the last {_IDLE} trials had nothing new to train")
+            return True
+        return self._is_late(0.0) or (most is not None and len(ended) >= most)
 
     def try_next(self) -> None:
         """Train a new trial, or the interrupted one; an exception leaves the trial open."""
@@ -220,7 +230,7 @@ class _Searching(Callback):
         # the sampler learns nothing of a failed trial
         failed = TrialState.FAIL if outcome.startswith(_REPEATS) else TrialState.PRUNED
         self.study.tell(trial, mrr, state=TrialState.COMPLETE if outcome == _DONE else failed)
-        self._keep_best()
+        self.keep_best()
         shown = "" if mrr is None else f"  MRR {mrr:.4f}"
         values = "  ".join(f"{key} {value}" for key, value in trial.params.items())
         self.say(f"trial {trial.number}  {outcome}{shown}  {values}")
@@ -252,7 +262,7 @@ class _Searching(Callback):
         progress = self.shows_progress and sys.stderr.isatty()
         try:
             try:
-                config = self.space.base.updated(values)
+                config = self.space.base.updated(values | {"train.track": []})
                 trainer = Trainer(config, path, dataset=self.dataset, progress=progress)
             except ValueError as error:
                 return f"contradicts: {error}", None
@@ -261,7 +271,12 @@ class _Searching(Callback):
                 for row in read_rows(path):
                     if "split" in row and row["step"] <= trainer.state.step:
                         self.on_evaluation(row)  # a kill may have left it out
-                trainer.train([self])
+                try:
+                    trainer.train([self])
+                finally:
+                    seconds = trainer.state.seconds_training + trainer.state.seconds_evaluating
+                    trial.set_user_attr(_SECONDS, round(seconds, 3))
+                trainer.finish(tests=False)
         except optuna.TrialPruned:
             return _STOPPED, None
         except FloatingPointError as error:
@@ -280,17 +295,17 @@ class _Searching(Callback):
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.is_finished()]
 
-    def _keep_best(self) -> None:
+    def keep_best(self) -> None:
         """Write the config of the best trial, and drop the checkpoints of others that ended."""
         is_done = any(trial.state is TrialState.COMPLETE for trial in self._ended())
         best = self.study.best_trial if is_done else None
+        if best is not None:
+            config = self.space.base.updated(self.space.draw(best))
+            write_whole(self.path / "best.yaml", config.to_yaml, lasting=True)
         for trial in self._ended():
             if best is None or trial.number != best.number:
                 for path in self.path.glob(f"trials/{trial.number}/*.safetensors"):
                     path.unlink()
-        if best is not None:
-            config = self.space.base.updated(self.space.draw(best))
-            write_whole(self.path / "best.yaml", config.to_yaml, lasting=True)
 
     def say(self, line: str) -> None:
         if self.shows_progress:
@@ -331,6 +346,7 @@ def _study_in(file: Path) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     options: Any = {"study_name": "kgfast", "direction": "maximize", "load_if_exists": True}
     try:
-        return optuna.create_study(storage=f"sqlite:///{file}", **options)
+        storage = URL.create("sqlite", database=str(file))  # a path may contain "?"
+        return optuna.create_study(storage=storage.render_as_string(), **options)
     except (RuntimeError, SQLAlchemyError) as error:
         raise ValueError(f"{file}: damaged: not the storage of a search") from error

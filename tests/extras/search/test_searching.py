@@ -9,7 +9,7 @@ import pytest
 from kgfast.datasets import Dataset
 from kgfast.extras.search import load_search, rows_of, search
 from kgfast.extras.search.searching import _Searching
-from kgfast.training import Config, Trainer, load_run
+from kgfast.training import Config, RunFolder, Trainer, load_run
 from support.searches import GRAPH, search_config, without_times
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -56,6 +56,7 @@ def test_the_best_is_what_training_its_config_gives(searched):
         run = folder / "trials" / str(number)
         assert (run / "metrics.jsonl").exists()
         assert (run / "best.safetensors").exists() == (number == best)
+    assert RunFolder(folder / "trials" / str(best)).read_result()["test"] == {}
     loaded = load_run(folder / "trials" / str(best), GRAPH)
     assert loaded.ranks("valid").mrr == study.best_value
     assert loaded.ranks("test").mrr > 0
@@ -143,6 +144,18 @@ def test_a_trial_that_cannot_be_built_ends_alone(tmp_path):
     study = found_by(tmp_path / "a", config.updated({"med.dims": [4, 8]}))
     outcomes = [row["outcome"] for row in without_times(study)]
     assert outcomes == ["contradicts: dims must be in 1 .. 4; got 8", "repeats trial 0"]
+
+
+def test_a_search_whose_trials_have_nothing_new_to_train_ends(tmp_path):
+    few = search_config({"loss.alpha": {"choices": [0.5, 1.0]}}, {"trials": None, "minutes": 60})
+    few = few.updated({"train.epochs": 1, "train.track": ["mlflow"]})
+    folder = tmp_path / "with?mark"
+    rows = rows_of(found_by(folder, few))
+    assert 100 < len(rows) < 300
+    assert sum(bool(row["seconds"]) for row in rows) == 2
+    best = (folder / "best.yaml").rename(folder / "old.yaml").read_text()
+    found_by(folder, few, resume=True)
+    assert (folder / "best.yaml").read_text() == best  # of a search that was killed before
 
 
 def test_what_a_search_lacks_is_said(tmp_path):

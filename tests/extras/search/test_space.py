@@ -16,12 +16,14 @@ def test_draws_have_the_types_of_their_keys():
         {
             "optim.lr": {"low": 1e-4, "high": 1e-1, "log": True},
             "data.neg_size": {"low": 4.0, "high": 16},
-            "loss.alpha": {"choices": [0.5, 1]},
+            "loss.options.alpha": {"choices": [0.5, 1]},
+            "loss.options.power": {"low": 1, "high": 4},  # of one's own loss, where it is whole
             "model.use_rscf": {"choices": [True, False]},
             "train.early_stopping": {"choices": [{"patience": 2}, {"patience": 3}]},
             "model.init_range": {"choices": [None, 0.1]},
         },
         data={"negatives": "per_row"},
+        loss={"name": "own:Loss", "options": {"alpha": 0.7, "power": 2}},
     )
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(8):
@@ -30,7 +32,8 @@ def test_draws_have_the_types_of_their_keys():
         rate, negatives = trial.distributions["optim.lr"], trial.distributions["data.neg_size"]
         assert (rate.low, rate.high, rate.log) == (1e-4, 1e-1, True)
         assert (negatives.low, negatives.high, type(values["data.neg_size"])) == (4, 16, int)
-        assert trial.distributions["loss.alpha"].choices == (0.5, 1.0)
+        assert trial.distributions["loss.options.alpha"].choices == (0.5, 1)
+        assert type(values["loss.options.power"]) is int
         assert values["train.early_stopping"] in ({"patience": 2}, {"patience": 3})
         assert space.draw(trial) == values
         config = space.base.updated(values)
