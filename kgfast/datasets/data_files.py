@@ -34,18 +34,28 @@ def text_of(file: Path) -> str:
         raise bad_line(file, before.count(b"\n") + 1, "not valid UTF-8", line) from None
 
 
+def most_unpacked(path: Path) -> int:
+    """Return the bytes that a gzipped file may unpack to."""
+    return max(_ALWAYS, _RATIO * path.stat().st_size)
+
+
+def unpacks_to_more(path: Path) -> ValueError:
+    """Make the error of a file that unpacks to more than it may."""
+    return ValueError(
+        f"{path}: unpacks to more than {most_unpacked(path):,} bytes; if that is intended, unpack "
+        "the file yourself"
+    )
+
+
 def _unpacked(path: Path) -> bytes:
-    most = max(_ALWAYS, _RATIO * path.stat().st_size)
+    most = most_unpacked(path)
     try:
         with gzip.open(path) as file:
             raw = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: not a valid gzip file: {error}") from None
     if len(raw) > most:
-        raise ValueError(
-            f"{path}: unpacks to more than {most:,} bytes; if that is intended, unpack the file "
-            "yourself"
-        )
+        raise unpacks_to_more(path)
     return raw
 
 

@@ -40,7 +40,8 @@ def download(name: str, *, root: str | os.PathLike[str] | None = None) -> Datase
     """Download a data set, unless it is in the cache, and read the data set.
 
     Files come from the repositories of their authors, pinned by commit, and must have a known
-    checksum (``sources.toml`` beside this module), also when they are read from the cache.
+    checksum (``sources.toml`` beside this module), also when they are read from the cache; what
+    was unpacked from an archive has none.
     Downloads need pooch: ``pip install "kgfast[data]"``.
 
     Parameters

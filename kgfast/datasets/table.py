@@ -6,6 +6,8 @@ bytes for each cell of a fact, and each name, label and type once.
 
 import csv
 import gzip
+import math
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.data_files import need_file, split_files
+from kgfast.datasets.data_files import (
+    most_unpacked,
+    need_file,
+    split_files,
+    unpacks_to_more,
+)
 from kgfast.datasets.lines import TRIPLE_COLUMNS, Files, Graph, ids_of_names
 from kgfast.frames import EXTRA, needed
 from kgfast.graph import TimedRelations, Vocabulary, did_you_mean
@@ -31,6 +38,7 @@ _ROLES = TRIPLE_COLUMNS[0]
 _COUNTS = {"columns": 3, "labels": 2, "types": 2}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 _ROWS = 1 << 13  # rows of a block
+_TIME = re.compile("-?[0-9]{1,18}")  # seconds that int64 holds
 _LONGEST = 1 << 20  # bytes of a line
 # the largest id of Parquet may be 64 times the number of ids, or 2^20
 _SPARSE, _ALWAYS = 64, 1 << 20
@@ -200,7 +208,11 @@ def _reader(file: Path) -> Iterator[Any]:
 
 
 def _lines(file: Path, opened: Any) -> Iterator[str]:
+    left = most_unpacked(file) if file.suffix == ".gz" else math.inf
     for number, line in enumerate(iter(partial(opened.readline, _LONGEST), b""), 1):
+        left -= len(line)
+        if left < 0:
+            raise unpacks_to_more(file)
         if len(line) == _LONGEST:
             raise bad_line(file, number, f"a line has more than {_LONGEST - 1:,} bytes", line)
         try:
@@ -286,10 +298,12 @@ def read_tkgl(folder: Path) -> Graph:
     file, quads = need_file(folder, *EDGE_LISTS), []
     with reading(file, "no readable table"), _reader(file) as reader:
         for row in islice(filter(None, reader), 1, None):
-            if len(row) != 4 or "" in row or not row[0].lstrip("-").isdecimal():
+            if len(row) != 4 or "" in row or not _TIME.fullmatch(row[0]):
                 expected = "expected timestamp, head, tail and relation_type"
                 raise bad_line(file, reader.line_num, expected, ",".join(row))
             quads.append(row)
+    if not quads:
+        raise ValueError(f"{file}: holds no quads")
     stamps, heads, tails, relations = zip(*quads, strict=True)
     entities = Vocabulary(dict.fromkeys(chain.from_iterable(zip(heads, tails, strict=True))))
     names = list(dict.fromkeys(relations))

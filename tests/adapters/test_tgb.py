@@ -112,7 +112,13 @@ def test_a_file_of_edges_has_the_ids_and_splits_of_the_data_set(tmp_path):
     for split, mask in masks.items():
         assert torch.equal(read.split(split).quads, quads[torch.from_numpy(mask[:120])])
     assert read.relations.columns[1].names == tuple(map(str, STAMPS))
-    file.write_text(file.read_text() + "20110101,3,4\n")
+    text = file.read_text()
+    bad = {text + f"{stamp},1,2,3\n": ":122: expected timestamp" for stamp in ("--5", "9" * 20)}
+    for content, message in (bad | {text.splitlines()[0]: "holds no quads"}).items():
+        file.write_text(content)
+        with pytest.raises(ValueError, match=f"edgelist.csv.*{message}"):
+            kgfast.datasets.load(file.parent)
+    file.write_text(text + "20110101,3,4\n")
     with pytest.raises(
         ValueError, match=r"csv:122: expected timestamp, head, tail and relation_ty"
     ):

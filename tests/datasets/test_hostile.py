@@ -25,14 +25,17 @@ def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path):
     assert time.process_time() - start < 15  # minutes, if names are compared with each other
 
 
-def test_a_gzip_bomb_stops_at_the_limit(tmp_path):
+@pytest.mark.parametrize("name", ["train.txt.gz", "a.csv.gz"])
+def test_a_gzip_bomb_stops_at_the_limit(tmp_path, name):
     """Half a megabyte that unpacks to 600."""
-    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(bytes(20 << 20)) * 30)
+    row = b"head,relation,tail" + b" " * (1 << 16) + b"\n"
+    content = row * 320 if name == "a.csv.gz" else bytes(20 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(content) * 30)
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="unpacks to more than 67,108,864 bytes") as error:
-            load(tmp_path)
+            load(tmp_path / name if name == "a.csv.gz" else tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 200 << 20
     finally:
         tracemalloc.stop()
-    assert str(error.value).startswith(f"{tmp_path / 'train.txt.gz'}: ")
+    assert str(error.value).startswith(f"{tmp_path / name}: ")
