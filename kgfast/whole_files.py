@@ -18,7 +18,7 @@ def write_whole(
     this function returns. An OSError leaves the old file as it was.
     """
     path = Path(path)
-    scratch = path.with_name(path.name + ".tmp")
+    scratch = path.with_name(f".kgfast-{path.name}.tmp")
     fresh = scratch / path.name
     try:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -29,7 +29,7 @@ class MappedRoom:
             if count:
                 # Disk space is reserved, not only promised: a page without a place on the disk ends
                 # the process.
-                os.posix_fallocate(descriptor, 0, 4 * count)
+                _reserve(descriptor, 4 * count)
             flat = torch.from_file(name, shared=True, size=count, dtype=torch.float32, device="cpu")
         except OSError as error:
             raise OSError(
@@ -39,3 +39,13 @@ class MappedRoom:
             os.close(descriptor)
             os.unlink(name)
         return flat.view(*shape)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    zeros = bytes(1 << 20)
+    with open(descriptor, "wb", closefd=False) as file:  # macOS
+        for start in range(0, size, len(zeros)):
+            file.write(zeros[: size - start])

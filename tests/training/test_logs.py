@@ -37,7 +37,7 @@ def write(folder, rows, resume_step=0):
 def test_a_resumed_log_is_that_of_the_uninterrupted_run(tmp_path_factory, killed, saved, cut):
     folder, saved = tmp_path_factory.mktemp("resumed"), min(saved, killed)
     write(folder, rows_until(killed))
-    (folder / "metrics.jsonl.tmp").mkdir()  # left by a process that was killed as it wrote
+    (folder / ".kgfast-metrics.jsonl.tmp").mkdir()  # left by a process that was killed as it wrote
     path = folder / "metrics.jsonl"  # a kill cut the row after the last one short
     path.write_text(path.read_text() + '{"step": 31, "loss": 0.123456789, "epoch"'[:cut])
     write(folder, [row for row in rows_until(30) if row["step"] > saved], resume_step=saved)

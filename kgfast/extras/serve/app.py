@@ -1,6 +1,6 @@
 """The server: POST /topk, /rank, /score; GET /, /health; /docs and /openapi.json of FastAPI.
 
-No endpoint writes. Errors are JSON: ``{"error": ..., "field": ...}``.
+No endpoint writes. Errors of questions are JSON: ``{"error": ..., "field": ...}``.
 """
 
 import asyncio
@@ -123,6 +123,7 @@ def make_app(
             "known_triples": None if known is None else len(known),
             "names": None not in names,
             "labels": any(words is not None and bool(words.labels) for words in names),
+            "max_k": max_k,
         }
 
     app.mount("/", StaticFiles(packages=[("kgfast.extras.serve", "page")], html=True))

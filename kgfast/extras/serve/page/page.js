@@ -60,7 +60,7 @@ form.addEventListener("submit", async (event) => {
 });
 
 async function start() {
-  const {model, entities, relations, known_triples, names, labels} = await fetched("health");
+  const {model, entities, relations, known_triples, names, labels, max_k} = await fetched("health");
   hasNames = names;
   const facts = {model, entities, relations, "known triples": known_triples, names, labels};
   for (const [name, it] of Object.entries(facts)) {
@@ -71,7 +71,7 @@ async function start() {
   field.include_known.parentElement.hidden = known_triples === null;
   ids.textContent = names ? "#3 is the row with id 3." : "Rows have ids.";
   if (!names) return;
-  const every = {heads: 0, tails: 0, k: relations, include_known: true};  // where relations have scores
+  const every = {heads: 0, tails: 0, k: Math.min(relations, max_k), include_known: true};  // where relations have scores
   const [rows] = (await fetched("topk", every).catch(() => ({answers: [[]]}))).answers;
   known.append(...rows.map((it) => new Option(it.label ?? "", it.name)));
 }
