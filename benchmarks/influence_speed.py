@@ -3,11 +3,10 @@
     python benchmarks/influence_speed.py --data DIR DIR     writes results/cpu-influence-speed.json
 
 `whole`: a fresh ConvE at d = 200, the entity table, one checkpoint, 1-vs-all: the first test
-triples as tail queries on every training triple of either side. `part`:
-the first 1,000 training triples in turns, captum with several batch sizes, without biases, which
-its TracInCPFast leaves out. `captum`: the whole training set once each, captum with its best batch
-size; after `--captum N` triples its time for all is extrapolated. Times are seconds of cores. Exit
-code 1 if values differ by more than 1e-4 of the largest.
+triples as tail queries on every training triple of either side. `part`: the first 1,000 training
+triples in turns, captum with several batch sizes, without biases, which its TracInCPFast leaves
+out. `captum`: all triples, captum with its best batch size, after `--captum N` extrapolated. Times
+are seconds of cores. Exit code 1 if values differ by more than 1e-4 of the largest.
 """
 
 import sys

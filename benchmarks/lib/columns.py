@@ -6,7 +6,6 @@ from lib.results import Row
 from lib.tables import LABELS, Columns, cell_of, human_seconds, median
 
 NAMES = LABELS | {
-    "counts": "kgfast.rank_counts, the same queries",
     "pykeen": "PyKEEN",
     "bare": "bare loop, packed rows",
     "linear": "linear_cross_entropy",

@@ -53,9 +53,6 @@ def find(rows: Rows, section: str, contender: str, **work: Any) -> Row | None:
     return None
 
 
-NO_PEERS = ("counts", "products")  # contenders that do less than the work
-
-
 def with_winners(rows: Rows, work: Sequence[str]) -> list[Row]:
     """Add ``wins`` to each row: whether a peer took less time than kgfast.
 
@@ -73,7 +70,7 @@ def with_winners(rows: Rows, work: Sequence[str]) -> list[Row]:
     timed = [row for row in rows if row["seconds"]]
     own = [row for row in timed if row["contender"].startswith("kgfast")]
     ours = {key(row): row["seconds"]["median"] for row in own}
-    peers = [row for row in timed if row not in own and row["contender"] not in NO_PEERS]
+    peers = [row for row in timed if row not in own and row["contender"] != "products"]
     winners = [row for row in peers if row["seconds"]["median"] < best(row)]
     return [{**row, "wins": row in winners} for row in rows]
 

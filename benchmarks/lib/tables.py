@@ -11,7 +11,7 @@ from typing import Any
 
 from lib.results import Row, Rows
 
-LABELS = {"compile": "torch.compile", "eager": "torch, in chunks", "keops": "KeOps"}
+LABELS = {"compile": "torch.compile", "eager": "torch, in chunks"}
 
 Cell = str | Callable[[Row], str]
 Columns = Sequence[tuple[str, Cell]]  # a head that ends in a colon: aligned right, as in Markdown

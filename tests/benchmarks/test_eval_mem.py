@@ -8,16 +8,12 @@ import pytest
 @pytest.mark.slow
 def test_eval_mem_writes_what_it_measured(call, tmp_path):
     pytest.importorskip("matplotlib")
-    result = tmp_path / "mem.json"
-    done = call(
-        "eval_mem.py", "--quick", "--ways", "--json", result, "--plot", tmp_path / "mem.svg"
-    )
+    result, plot = tmp_path / "mem.json", tmp_path / "mem.svg"
+    done = call("eval_mem.py", "--quick", "--ways", "--json", result, "--plot", plot)
     assert done.returncode == 0, done.stderr
     rows = json.loads(result.read_text())["rows"]
     rows, crops = rows[:2], rows[2:]
     assert [row["dim"] for row in rows] == [8, 16]
-    ways = ["med", "med separate", "widest alone", "med + rscf", "rscf"]
-    assert [row["way"] for row in crops] == ways
     for row in crops:
         assert row["check"] == {"queries": 8, "differing": 0, "equal": True}
         assert row["kgfast"]["bytes"] < 64 << 20
@@ -30,17 +26,10 @@ def test_eval_mem_writes_what_it_measured(call, tmp_path):
         assert row["kgfast"]["mrr"] > 0.1
         assert 0 < row["kgfast"]["bytes"] < 64 << 20
         assert row["naive"]["agreeing_ranks"] >= 0.9 * row["naive"]["compared_ranks"]
-        assert row["command"].startswith("python benchmarks/eval_mem.py --quick --ways --json")
-        assert {"machine", "versions", "date"} <= row.keys()
     # 128 queries, 500 entities, 8 complex dimensions, 1320 known triples
-    assert rows[0]["formula"] == {
-        "batch": 128,
-        "tensor": 4_096_000,
-        "official": 14_336_000,
-        "libkge": 10_240_000,
-        "pykeen": 4_096_000 + 506_880,
-    }
-    assert "<svg" in (tmp_path / "mem.svg").read_text()
+    formula = {"tensor": 4_096_000, "official": 14_336_000, "libkge": 10_240_000}
+    assert rows[0]["formula"] == formula | {"batch": 128, "pykeen": 4_096_000 + 506_880}
+    assert "<svg" in plot.read_text()
     assert str(tmp_path) not in result.read_text()
 
 

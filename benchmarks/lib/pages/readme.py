@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lib.naive import formula_bytes
 from lib.pages import packages
+from lib.peers.ranks import PYKEEN_BATCHES, PYKEEN_SLICES
 from lib.results import Row, Rows, engine_of, find, of_section, read_rows, synthetic_graphs
 from lib.tables import LABELS, Columns, cell_of, human_bytes, human_seconds, markdown, median
 
@@ -19,7 +20,7 @@ STEPS = {"plain torch, tuned": "torch", "plain torch, tuned, compiled": "torch.c
 COLUMNS: Columns = (
     ("measured", "{what}"),
     ("kgfast:", "**{ours}**"),
-    ("the best peer, at its best setting of those tried", "{peer}"),
+    ("the best peer, at its fastest setting of those tried", "{peer}"),
     ("the peer takes:", "{times}"),
 )
 GRAPH = (
@@ -48,10 +49,14 @@ def table(folder: Path) -> str:
     pictured = read_rows(folder / "cpu-eval-mem.json")
     others = [folder / f"cpu-{name}.json" for name in FILES]
     rows = [row for path in others if path.exists() for row in read_rows(path)]
-    rows = [*pictured, *(row for row in rows if engine_of(row) == engine_of(pictured[0]))]
+    rows = [*pictured, *(row for row in rows if _run_of(row) == _run_of(pictured[0]))]
     lines = list(_lines(rows))
     assert len(lines) <= 6
     return "\n".join([*markdown(COLUMNS, lines), "", _source(rows)])
+
+
+def _run_of(row: Row) -> tuple[str, ...]:
+    return *engine_of(row), row["versions"]["kgfast"]
 
 
 def _source(rows: Rows) -> str:
@@ -103,7 +108,9 @@ def _memory(row: Row, whole: dict[str, Row]) -> dict[str, str]:
         known = row["graph"]["known_triples"]
         least = formula_bytes("pykeen", batch, slices, row["dim"], known)
         peer = f"{human_bytes(least)}: PyKEEN, {batch} queries and slices of {slices:,} entities"
-        peer = f"{peer} ({human_bytes(large)}: {at_once}), both by formula"
+        few, short = min(PYKEEN_BATCHES["cpu"]), min(PYKEEN_SLICES["cpu"])
+        slow = human_bytes(formula_bytes("pykeen", few, short, row["dim"], known))
+        peer += f" ({human_bytes(large)}: {at_once}; {slow}: slower, {few} and {short}), by formula"
     what = "filtered evaluation of {kgfast[queries]:,} queries, RotatE, dim {dim}: memory"
     return _line(cell_of(row, f"{what} beyond the inputs"), human_bytes(ours), peer, least / ours)
 
@@ -135,21 +142,17 @@ def _ranks(rows: Rows) -> Iterator[dict[str, str]]:
             best = min((row for row in same if row["contender"] in LABELS), key=_median)
             queries = "queries" if ours["batch"] > 1 else "query"
             what = cell_of(ours, f"ranks of {{batch}} {queries}, RotatE, dim {{dim}}: time")
-            peer = f"{median(best)}: {LABELS[best['contender']]}{_chunks(best)}"
+            is_whole = best.get("chunk", 0) >= best["entities"]
+            chunk = "all entities at once" if is_whole else "chunks of {chunk:,} entities"
+            peer = f"{median(best)}: {LABELS[best['contender']]}, {cell_of(best, chunk)}"
             yield _line(what, median(ours), peer, best["times_kgfast"])
-
-
-def _chunks(row: Row) -> str:
-    whole = row.get("chunk", 0) >= row["entities"]
-    chunk = ", all entities at once" if whole else ", chunks of {chunk:,} entities"
-    return cell_of(row, chunk)
 
 
 def _nearest(rows: Rows) -> Iterator[dict[str, str]]:
     """Yield the 10 best of one query by one thread; trained tables as a range beside the times."""
-    alone = [row for row in rows if row["threads"] == 1 and row["batch"] == 1]
-    trained = [_closest(row) for row in alone if row["table"].startswith("trained")]
-    for row in [row for row in alone if row["score"] == "dot" and "run" not in row][:1]:
+    alone = [row for row in rows if row["threads"] == row["batch"] == 1 and row["score"] == "dot"]
+    trained = sorted(_closest(row) for row in alone if row["table"].startswith("trained"))
+    for row in [row for row in alone if "run" not in row][:1]:
         what = "the {k} best of {entities:,} random rows of {dim} numbers by `{score}`, 1 query"
         what = cell_of(row, f"{what}, an index, one thread: time")
         name, seconds = row["best_peer"], row["seconds"]
@@ -158,7 +161,8 @@ def _nearest(rows: Rows) -> Iterator[dict[str, str]]:
         peer += f", {setting}" if setting else ""
         line = _line(what, human_seconds(seconds["index"]["median"]), peer, _closest(row))
         if trained:
-            line["times"] += f"; trained tables: {min(trained):.1f}x to {max(trained):.1f}x"
+            lost = ": the peer wins" if trained[-1] < 1 else ""
+            line["times"] += f"; trained: {trained[0]:.2g}x to {trained[-1]:.2g}x{lost}"
         yield line
 
 

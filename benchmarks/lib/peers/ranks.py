@@ -308,8 +308,8 @@ class PyKEEN:
             weights[0].copy_(self.entity)
             weights[1].copy_(self.relation)
         self.model = model.to(device)
-        self.known = [graph.train.hrt, graph.valid.hrt]
         self.test = graph.test.hrt
+        self.known = [graph.train.hrt, graph.valid.hrt, self.test]
 
     def evaluate(self, count: int) -> Any:
         """Evaluate the first triples; returns the evaluator, which holds their ranks."""
