@@ -61,7 +61,7 @@ class ListedIds:
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
         """Return the checked, ascending lists of a range of queries."""
-        return lists_of(self.rows(first, last).to(device, torch.int64), None, num_rows, first)
+        return lists_of(self.rows(first, last).to(device, torch.int64), num_rows, first)
 
 
 CheckedIds = Tensor | ListedIds | TypeConstraints | None

@@ -103,7 +103,7 @@ def rank_rows(
     if getattr(candidate_ids, "ndim", 1) == 2 and wanted.indptr is not None:
         of_queries = as_integers("candidate_ids", candidate_ids)
         check_shape("candidate_ids", of_queries, (count, None))
-        lists_of(of_queries, None, num_rows)  # names a wrong row
+        lists_of(of_queries, num_rows)  # names a wrong row
         candidate_ids = of_queries[triples[:, 1].to(of_queries.device)]
     known = KnownTriples(*lists) if lists else None
     allowed = Allowed(known, candidate_ids, exclude)

@@ -5,37 +5,31 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.operands import Lists
-from kgfast.ops.values import check_indptr
 
 PAD = -1  # fills rows with fewer candidates than others
 
 
-def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:
+def lists_of(ids: Tensor, num_rows: int, first: int = 0) -> Lists:
     """Return lists of checked values: ids of a table of ``num_rows``, each once per row.
 
     ``ids [B, K]`` may hold -1, which is no candidate. Ids ascend in each row of the result.
     ``first`` is the number of the first row of ``ids`` in errors.
     """
-    flat, is_id, least = ids.reshape(-1), ids.reshape(-1) != PAD, 0
-    if indptr is None:
-        counts, least = is_id.view(ids.shape).sum(1), PAD
-        rows = torch.arange(len(ids), dtype=torch.int64, device=ids.device)
-        rows = rows.repeat_interleave(ids.shape[1])
-        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    else:
-        check_indptr(indptr, len(ids), "candidate")
-        rows = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
+    flat, is_id = ids.reshape(-1), ids.reshape(-1) != PAD
+    rows = torch.arange(len(ids), dtype=torch.int64, device=ids.device)
+    rows = rows.repeat_interleave(ids.shape[1])
+    indptr = torch.nn.functional.pad(is_id.view(ids.shape).sum(1).cumsum(0), (1, 0))
 
     def place(at: int) -> str:
-        axes = [first + at] if ids.ndim == 1 else [first + at // ids.shape[1], at % ids.shape[1]]
-        return f"candidate_ids[{', '.join(map(str, axes))}]"
+        return f"candidate_ids[{first + at // ids.shape[1]}, {at % ids.shape[1]}]"
 
-    outside = ((flat < least) | (flat >= num_rows)).nonzero()
+    outside = ((flat < PAD) | (flat >= num_rows)).nonzero()
     if len(outside):
         at = int(outside[0])
         allowed = f"0 .. {num_rows - 1}" if num_rows else "empty: there are no candidates"
-        none = f", or {PAD} for none" if least == PAD else ""
-        raise ValueError(f"{place(at)} must be in {allowed}{none}; got {int(flat[at])}")
+        raise ValueError(
+            f"{place(at)} must be in {allowed}, or {PAD} for none; got {int(flat[at])}"
+        )
     keys = rows * num_rows + flat
     ordered = _sorted(keys[is_id])
     repeats = (ordered[1:] == ordered[:-1]).nonzero()
