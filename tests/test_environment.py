@@ -43,6 +43,7 @@ def test_without_the_extension(monkeypatch):
     with pytest.warns(RuntimeWarning) as caught:
         kgfast.rank(kgfast.RotatE.init(20, 2, 4, seed=0), [(0, 1, 2)])
     assert [str(it.message) for it in caught] == [f"kgfast: {remark}"]
+    kgfast.rank(kgfast.RotatE.init(20, 2, 4, seed=0), [(0, 1, 2)])  # a warning is an error here
 
 
 def test_a_wrong_instruction_set_is_a_remark(monkeypatch):

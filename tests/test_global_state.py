@@ -272,14 +272,6 @@ def test_training_is_that_of_a_plain_process(dtype):
         assert torch.equal(one, two)
 
 
-def test_the_state_of_the_process_is_put_back():
-    with state_of("flush"):
-        all_scores()
-        rankings()
-        small = 1e-310
-        assert small * 1.0 == 0.0
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")

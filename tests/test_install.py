@@ -82,6 +82,7 @@ def test_in_a_clone_without_an_install_the_error_says_so(clone):
     assert done.returncode == 1
     said = f"kgfast is not installed: {folder / 'kgfast'} is its source, without kernels; run"
     assert said in done.stderr
+    assert "make install" in done.stderr
 
 
 def _build(what, folder):

@@ -256,7 +256,7 @@ def test_answers_among_candidates_of_every_kind(answering, kind):
     if kind != "lists":
         same_above(answering, model, ASKED["tail"], **own)
         return
-    with pytest.raises(ValueError, match=r"k must be at most .* of each query|k must"):
+    with pytest.raises(ValueError, match="k must be at most"):
         answering.topk(model, **options | {"k": 18, "pad": False})
 
 

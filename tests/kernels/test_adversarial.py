@@ -41,7 +41,7 @@ def by_formula(scores, alpha, weights, dtype):
 @example(rows=9, columns=1024, scale=3.0, alpha=0.5)
 @examples(25)
 def test_rows_and_gradient(engine, rows, columns, scale, alpha):
-    scores, weights = scores_of(rows, columns, scale), torch.rand(rows)
+    scores, weights = scores_of(rows, columns, scale), torch.arange(1.0, rows + 1) / rows
     exact, dense = (by_formula(scores, alpha, weights, it) for it in (torch.float64, torch.float32))
     for found, wanted, dense32 in zip(
         made(engine, scores, alpha, weights), exact, dense, strict=True

@@ -63,7 +63,7 @@ def test_what_is_not_finite_is_named_where_it_takes_part(engine):
         engine.rank_counts(*args, lists=own._replace(indices=own.indices + 1))
 
 
-@engines("reference", ISAS[0])
+@engines("reference", *ISAS)
 def test_long_lists_are_counted_in_parts(engine, monkeypatch):
     """Lists have more pairs than are scored together, or than a task of the CPU's holds."""
     monkeypatch.setattr(lists, "PAIRS", 50)

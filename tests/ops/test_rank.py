@@ -6,7 +6,6 @@ import torch
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Known
-from kgfast.ops import dispatch
 from support.flat import operands_of
 from support.operators import opcheck
 
@@ -125,15 +124,6 @@ def test_forcing_a_backend_that_cannot_serve(monkeypatch):
         ops.rank_counts(**arguments())
     with ops.use_backend("cpu"), pytest.raises(ValueError, match="cannot serve tensors on meta"):
         ops.backend_for(torch.device("meta"))
-
-
-def test_a_missing_extension_falls_back_with_one_warning(monkeypatch):
-    monkeypatch.setattr(cpu, "extension", None)
-    dispatch._warn_once.cache_clear()
-    with pytest.warns(RuntimeWarning, match="extension is not built"):
-        counts = ops.rank_counts(**arguments())
-    assert len(counts[0]) == 2
-    ops.rank_counts(**arguments())  # warnings of kgfast are errors: a second one would fail
 
 
 def test_an_unknown_instruction_set(monkeypatch):

@@ -48,7 +48,8 @@ def make_sampled(seed: int, rows: int) -> Sampled:
     if dtype == torch.float64:  # read as float32: else the gradient at q = c would be ill-posed
         table = cast(table, torch.float32).double()
     queries = cast(pool[count:], torch.float32)
-    queries[::3] = cast(table[torch.randint(count, (len(queries[::3]),))].double(), torch.float32)
+    same = torch.randint(count, (len(queries[::3]),), generator=torch.Generator().manual_seed(seed))
+    queries[::3] = cast(table[same].double(), torch.float32)
     layout, query_layout = pick.choice(["plain", "rows", "columns"]), pick.choice(["plain", "rows"])
     bias = None
     if pick.random() < 0.4:

@@ -178,13 +178,6 @@ def test_panels_that_are_made_once_serve_few_queries(dtype):
     assert swept[:3] == [count * 3_001 * (count <= most) for count in counts]
 
 
-def test_the_last_pass_of_many_queries_has_few(has_the_tier):
-    """For the best k, few queries use what was packed once and many do not."""
-    table, queries = rows_of("normal", 15_000, 64), rows_of("normal", 4_100, 64, seed=1)
-    (swept,) = assert_panels_change_nothing(table, INT8, best_of(queries, table, 10))
-    assert swept in (0, 4 * 15_000, 4_100 * 15_000)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dim", [1, 65, 200])
 def test_high_bytes_first_change_nothing(kind, dim):
