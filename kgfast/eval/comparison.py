@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -126,6 +126,8 @@ def compare(
     True
     """
     check_bootstrap(confidence, samples)
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        raise TypeError("a and b must be ranks, or lists of ranks; got groups: compare one of each")
     if not (isinstance(a, Ranks) or isinstance(b, Ranks)):
         return _of_runs([a, b], rank_type, confidence, hits, names)
     _check_same(a, b)

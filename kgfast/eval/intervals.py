@@ -73,8 +73,8 @@ def check_bootstrap(confidence: float, samples: int) -> None:
     """Check the arguments of a bootstrap."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {confidence}")
-    if samples < 2:
-        raise ValueError(f"samples must be at least 2; got {samples}")
+    if not isinstance(samples, int) or samples < 2:
+        raise ValueError(f"samples must be an integer of at least 2; got {samples}")
 
 
 def draws(total: int, samples: int, seed: int, kinds: int | None = None) -> Iterator[Tensor]:

@@ -48,11 +48,13 @@ def check_known(known: KnownTriples | None, model: Any) -> None:
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
     if known is not None:
         _check_times("known", known.num_times, model)
-        if known.sizes[0] > model.num_entities:
-            raise ValueError(
-                f"known must hold ids of entities in 0 .. {model.num_entities - 1}; got "
-                f"{known.sizes[0] - 1}"
-            )
+        pairs = model.num_relations * (known.num_times or 1)
+        counts = ("entities", model.num_entities), ("relations", pairs)
+        for (what, count), size in zip(counts, known.sizes, strict=True):
+            if size > count:
+                raise ValueError(
+                    f"known must hold ids of {what} in 0 .. {count - 1}; got {size - 1}"
+                )
 
 
 def _check_times(name: str, num_times: int | None, model: Any) -> None:

@@ -161,7 +161,7 @@ def ranks_of(
 ) -> Ranks:
     """Return the result of one crop, from the counts ``[6, T, S]``."""
     greater, equal, beaten, tied, answers, sizes = counts.unbind()
-    raw = kind(greater, equal, sizes, sides, triples)
+    raw = kind(greater, equal, sizes, sides, triples, known=known)
     if not is_filtered:
         return raw
     greater, equal, sizes = greater - beaten, equal - tied, sizes - answers

@@ -115,6 +115,7 @@ def test_runs_without_spread():
         ([ranks_of(A)], [ranks_of(B)] * 2, ValueError, "a must have the ranks of two runs or more"),
         ([ranks_of(A[:0])] * 2, [ranks_of(B[:0])] * 2, ValueError, "no triples to compare"),
         ([ranks_of(A)] * 2, ranks_of(B), TypeError, "a must be Ranks; got list"),
+        ({4: ranks_of(A)}, {4: ranks_of(B)}, TypeError, "got groups: compare one of each"),
         ([ranks_of(A)] * 2, [ranks_of(B), ranks_of(B[:9])], ValueError, "a has 60 triples, b 9"),
     ],
 )

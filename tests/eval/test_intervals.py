@@ -123,7 +123,7 @@ def test_of_no_triples():
     [
         ({"confidence": 1.0}, "confidence must lie between 0 and 1; got 1.0"),
         ({"confidence": float("nan")}, "confidence must lie between 0 and 1; got nan"),
-        ({"samples": 1}, "samples must be at least 2; got 1"),
+        ({"samples": 1}, "samples must be an integer of at least 2; got 1"),
         ({"rank_type": "best"}, "rank_type must be one of"),
     ],
 )

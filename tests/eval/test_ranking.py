@@ -48,6 +48,7 @@ def test_filtering_is_removing_and_recomputing(name, seed, entities):
     triples = random_triples(8, entities, 3, seed)
     known = KnownTriples(triples, random_triples(40, entities, 3, seed + 1))
     ranks = rank(model, triples, known=known)
+    assert ranks.raw.by("cardinality").keys() == ranks.by("cardinality").keys()
     for column, side in enumerate(("head", "tail")):
         for row, (h, r, t) in enumerate(triples.tolist()):
             anchor, target = (t, h) if side == "head" else (h, t)
@@ -146,9 +147,11 @@ def test_nan_worst_never_improves_a_metric():
     assert after.mrr < before.mrr
 
 
+FAR = KnownTriples([(0, 5, 1)])
 BAD = {
     "model": (lambda: rank(object(), [(0, 0, 1)]), TypeError, "model must have score"),
     "known": (lambda: rank(line(), [(0, 0, 1)], known=[(0, 0, 1)]), TypeError, "KnownTriples"),
+    "ids": (lambda: rank(line(), [(0, 0, 1)], known=FAR), ValueError, "in 0 .. 0; got 5"),
     "side": (lambda: rank(line(), [(0, 0, 1)], sides=("left",)), ValueError, "sides"),
     "string": (lambda: rank(line(), [(0, 0, 1)], sides="tail"), ValueError, "in a tuple"),
     "nan": (lambda: rank(line(), [(0, 0, 1)], nan="best"), ValueError, "nan must be"),
