@@ -66,8 +66,11 @@ def convert(
             f"this is a {type(inner).__name__}: rank it in Python"
         )
     if data is not None:
-        dataset = load_data(data)
+        dataset, own = load_data(data), names
         names = dataset.entities, dataset.relations
+        for what, mine, given in zip(("entities", "relations"), own, names, strict=True):
+            if mine is not None and list(mine) != list(given):
+                raise ValueError(f"{data}: {what} have other ids than in {source}: leave data out")
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         rows = getattr(model, f"num_{what}")
         if vocabulary is not None and len(vocabulary) != rows:

@@ -16,6 +16,7 @@ from support.commands import error_of, run
 
 ENTITIES, RELATIONS, DIM = 20, 3, 4
 NAMES = ([f"e{i}" for i in range(ENTITIES)], [f"r{i}" for i in range(RELATIONS)])
+OTHERS = NAMES[0][::-1], NAMES[1]
 TRIPLES = torch.tensor([(h, h % RELATIONS, (3 * h + 1) % ENTITIES) for h in range(ENTITIES)])
 
 
@@ -136,6 +137,8 @@ def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
                                  data=data(path / "graph", (NAMES[0] + ["new"], NAMES[1]))),
             "21 names of entities, but .* has 20 rows",
         ),
+        (lambda path: convert(libkge(path), path / "out", data=data(path / "graph", OTHERS)),
+         "entities have other ids than in"),
         (lambda path: convert(libkge(path), path / "out", format="other"), "format must be one of"),
     ],
 )  # fmt: skip
