@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +86,9 @@ def _write(columns: Columns, path: Path) -> None:
             file.writelines(lines)
             return
         delimiter = "," if path.suffix == ".csv" else "\t"
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        # With this end of a line the writer quotes a cell that holds either character.
+        lines = SimpleNamespace(write=lambda line: file.write(line.removesuffix("\r\n") + "\n"))
+        writer = csv.writer(lines, delimiter=delimiter, lineterminator="\r\n")
         writer.writerow(columns)
         # Numbers of an array are as short as their type allows.
         writer.writerows(zip(*(list(column) for column in columns.values()), strict=True))

@@ -45,7 +45,7 @@ def test_what_answers_lack_is_named(monkeypatch, name):
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
 def test_names_beyond_ascii_are_written_as_they_are(tmp_path, suffix):
     """In UTF-8 and without escapes, whatever the encoding of this machine."""
-    model, names = TransE(torch.zeros(2, 2), torch.zeros(1, 2)), ("Łódź \U0001f409", "日本\u2028")
+    model, names = TransE(torch.zeros(2, 2), torch.zeros(1, 2)), ("Łódź\r\U0001f409", "日本\u2028")
     found = topk(model, heads=0, relations=0, k=2, vocabulary=(names, ["está en"]))
     pd = pytest.importorskip("pandas")
     path = write_columns(found.columns(), tmp_path / f"a.{suffix}")

@@ -4,6 +4,7 @@ Splits are read without a Python loop per line. Only if that fails, the file is 
 find the wrong line.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ TRIPLE_COLUMNS = (
     ("subject", "predicate", "object"),
     ("source", "relation", "target"),
 )
+TIME = re.compile("-?[0-9]{1,18}")  # a whole number that int64 holds
 Columns = list[list[str]]  # columns of names: heads, relations, tails, and times of quads
 Files = Sequence[Path | None]  # files of train, valid and test
 # entities, relations, int64 [T, 3] (h, r, t) of each split, and the files of the splits
@@ -117,7 +119,7 @@ def numbered_names(
         relations = Vocabulary(sorted({name for split in splits for name in split[1]}))
         if widths == (4,):
             times = sorted({name for split in splits for name in split[3]})
-            if all(name.isdecimal() for name in times):
+            if all(map(TIME.fullmatch, times)):
                 times.sort(key=int)
             relations = TimedRelations(relations, Vocabulary(times))
         vocabularies = Vocabulary(entities), relations

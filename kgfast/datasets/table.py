@@ -7,7 +7,6 @@ bytes for each cell of a fact, and each name, label and type once.
 import csv
 import gzip
 import math
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from kgfast.datasets.data_files import (
     split_files,
     unpacks_to_more,
 )
-from kgfast.datasets.lines import TRIPLE_COLUMNS, Files, Graph, ids_of_names
+from kgfast.datasets.lines import TIME, TRIPLE_COLUMNS, Files, Graph, ids_of_names
 from kgfast.frames import EXTRA, needed
 from kgfast.graph import TimedRelations, Vocabulary, did_you_mean
 from kgfast.rng import mix, scrambled
@@ -38,7 +37,6 @@ _ROLES = TRIPLE_COLUMNS[0]
 _COUNTS = {"columns": 3, "labels": 2, "types": 2}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 _ROWS = 1 << 13  # rows of a block
-_TIME = re.compile("-?[0-9]{1,18}")  # seconds that int64 holds
 _LONGEST = 1 << 20  # bytes of a line
 # the largest id of Parquet may be 64 times the number of ids, or 2^20
 _SPARSE, _ALWAYS = 64, 1 << 20
@@ -298,7 +296,7 @@ def read_tkgl(folder: Path) -> Graph:
     file, quads = need_file(folder, *EDGE_LISTS), []
     with reading(file, "no readable table"), _reader(file) as reader:
         for row in islice(filter(None, reader), 1, None):
-            if len(row) != 4 or "" in row or not _TIME.fullmatch(row[0]):
+            if len(row) != 4 or "" in row or not TIME.fullmatch(row[0]):
                 expected = "expected timestamp, head, tail and relation_type"
                 raise bad_line(file, reader.line_num, expected, ",".join(row))
             quads.append(row)

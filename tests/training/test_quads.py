@@ -57,11 +57,11 @@ def test_a_folder_of_quads(tmp_path):
 
 
 def test_times_that_are_numbers_are_sorted_as_numbers(tmp_path):
-    lines = [LINE.format(NAMES[row % 12], NAMES[0], row) for row in range(30)]
+    lines = [LINE.format(NAMES[row % 12], NAMES[0], row - 3) for row in range(30)]
     with pytest.warns(UserWarning, match="has a time that train lacks") as notes:
         dataset = load(write(tmp_path / "visits", lines))
-    assert dataset.relations.columns[1].names == tuple(map(str, range(30)))
-    assert "valid.txt:1: ('Person 6', 'Make a visit @ 18', 'Person 0')" in str(notes[0].message)
+    assert dataset.relations.columns[1].names == tuple(map(str, range(-3, 27)))
+    assert "valid.txt:1: ('Person 6', 'Make a visit @ 15', 'Person 0')" in str(notes[0].message)
     (tmp_path / "visits" / "test.txt").write_text("a\tb\tc\n")
     with pytest.raises(ValueError, match=r"test.txt:1: expected 4 tab-separated fields, found 3"):
         load(tmp_path / "visits")
