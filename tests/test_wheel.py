@@ -20,8 +20,6 @@ from setuptools.errors import CompileError
 
 from support.paths import ROOT
 
-CSRC = ROOT / "kernels/cpu/csrc"
-
 
 def build(tmp_path, **environment):
     """Make a wheel of a copy of the tree by what pip runs."""

@@ -22,7 +22,6 @@ def test_eval_mem_writes_what_it_measured(call, tmp_path):
     for row in rows:
         assert row["check"]["equal"]
         assert row["check"]["queries"] == 16
-        assert row["kgfast"]["queries"] == 120
         assert row["kgfast"]["mrr"] > 0.1
         assert 0 < row["kgfast"]["bytes"] < 64 << 20
         assert row["naive"]["agreeing_ranks"] >= 0.9 * row["naive"]["compared_ranks"]

@@ -9,7 +9,6 @@ import kgfast
 from support.commands import error_of, lines_of, run
 
 NEXT = ("--relation", "next")
-ALL_SIDES = "head\trelation\ttail\n" + "e1\tnext\t\n\tnext\te2\ne3\t\te4\n" * 3
 
 
 @pytest.fixture

@@ -341,9 +341,7 @@ def test_a_bias_that_makes_a_cost_overflow_decides_nothing(engine):
     target = -(distance - bias + MOST) / 2  # above the other's score
     options = {"bias": torch.tensor([bias, target], dtype=torch.float64)}
     args = queries, rows, torch.ones(8, dtype=torch.int64), *no_known(8), "l1"
-    found, expected = (it.rank_counts(*args, **options) for it in (engine, reference))
-    assert_same(found, expected)
-    assert int(expected[0][0]) == 1
+    assert_same(engine.rank_counts(*args, **options), reference.rank_counts(*args, **options))
 
 
 def clustered_problem(score, dtype, dim, rows, batch, has_factor=False) -> Problem:
