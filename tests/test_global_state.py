@@ -165,6 +165,7 @@ def rankings():
         found += [above.indptr, above.ids, above.scores]
         index = kgfast.Index(model)
         found += kgfast.rank(model, TRIPLES, known=known, index=index).greater
+    found += [kgfast.rank_rows(SMALL[2:] + 1, SMALL, [0], score="cosine").greater]
     many = torch.full((1, 1), 40_001, dtype=torch.int64, device="cpu")
     ranks = kgfast.Ranks(many, many, many * 3, ("tail",), many.expand(1, 3))
     return [*found, ranks.realistic]
@@ -206,6 +207,7 @@ WORK = {
 }
 
 
+SMALL = torch.tensor([[2.0**-140, 2.0**-140], [0.0, 2.0**-140], [1.0, 0.0]])
 STATES: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("float16", "bfloat16", "float64", "meta", "flush", "inference")},
     **{name: (name,) for name in ("autocast", "deterministic")},

@@ -56,14 +56,14 @@ def _topk_crop(
             known_here = contains(excluded, keys_of(every[block, None], here, operands))
             values = torch.cat([values, tiles.tile(block, here)], 1)
             kept = torch.cat([kept, torch.where(known_here, -1, here)], 1)
-            order = _order(values, kept)[:, :k]
+            order = best_first(values, kept)[:, :k]
             values, kept = values.gather(1, order), kept.gather(1, order)
         scores[block] = torch.where(kept < 0, -torch.inf, values)  # rounds once
         best[block] = kept
     return scores, best
 
 
-def _order(scores: Tensor, ids: Tensor) -> Tensor:
+def best_first(scores: Tensor, ids: Tensor) -> Tensor:
     """Order places from best to worst: by score, and among equals by ascending id."""
     kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
     by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(

@@ -19,6 +19,7 @@ from kgfast.eval.preparation import check_known, check_names, checked_batch_size
 from kgfast.eval.queries import CPU, Queries, places
 from kgfast.graph import IdsLike, KnownTriples, VocabularyLike, names_of
 from kgfast.graph.named import Names
+from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.topk import check_k
 from kgfast.ops.values import check_unique
@@ -97,7 +98,8 @@ def top_facts(
     )
     search = FactSearch(model, axes, known, k, checked_batch_size(batch_size, model), names)
     call.run(search)
-    return Facts(search.triples, search.scores.to(search.dtype), vocabulary=names)
+    with ieee_arithmetic():
+        return Facts(search.triples, search.scores.to(search.dtype), vocabulary=names)
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
@@ -212,13 +214,19 @@ class FactSearch(Job):
         triples = torch.cat([self.triples, torch.stack(new, 1).cpu()])
         scores = torch.cat([self.scores, scores[row, place].cpu()])
         if len(scores) > self.k:  # facts below the k-th score need no order
-            near = scores >= scores.topk(self.k).values[-1]
+            near = _key(scores) >= _key(scores).topk(self.k).values[-1]
             scores, triples = scores[near], triples[near]
         for column in (2, 1, 0):
             order = triples[:, column].argsort(stable=True)
             scores, triples = scores[order], triples[order]
-        order = scores.argsort(stable=True, descending=True)[: self.k]
+        order = _key(scores).argsort(stable=True, descending=True)
+        order = order[scores[order].isnan().long().argsort(stable=True)][: self.k]
         self.scores, self.triples = scores[order], triples[order]
+
+
+def _key(scores: Tensor) -> Tensor:
+    """Return scores that sort, with those that are NaN below all numbers."""
+    return scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
 
 
 def _queries(heads: Tensor, relations: Tensor, home: torch.device) -> Queries:

@@ -21,7 +21,9 @@ from kgfast.eval.sources import Crops, crops_of
 from kgfast.graph import IdsLike, KnownTriples, TypeConstraints, VocabularyLike, names_of
 from kgfast.graph.named import Names, relation_names
 from kgfast.kernels.above import merged
+from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Above
+from kgfast.kernels.reference.topk import best_first
 from kgfast.models.base import Side
 from kgfast.ops.checks import check_int, checked_thresholds
 from kgfast.ops.topk import check_k
@@ -138,9 +140,7 @@ class BestSoFar(SoFar):
 
     def _keep(self, scores: Tensor, ids: Tensor) -> None:
         """Merge in answers ``[B, M]``; equal answers must stand by ascending id."""
-        by_score = scores.argsort(dim=1, descending=True, stable=True)
-        is_none = ids.gather(1, by_score) < 0  # these stand last
-        order = by_score.gather(1, is_none.long().argsort(dim=1, stable=True))[:, : self.job.k]
+        order = best_first(scores, ids)[:, : self.job.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))
         self.scores.masked_fill_(self.ids < 0, -torch.inf)
@@ -167,7 +167,7 @@ class BestSearch(Search):
         has_bound = self.anchors.numel() and not pad
         has_bound = has_bound and not isinstance(ids, ListedIds | TypeConstraints)
         check_k(k, count if has_bound else None)
-        self.k, self.pad, self.result_bytes = k, pad, 6 * 16 * k
+        self.k, self.pad, self.result_bytes = k, pad, 6 * 16 * min(k, max(1, count))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -189,7 +189,8 @@ class BestSearch(Search):
         has_all = self.known is None and self.section.candidate_ids is None and not self.excluded
         if not self.pad and not (has_all and results[0].source.is_whole):
             self._check_full(ids)
-        return scores.to(self.dtype), ids
+        with ieee_arithmetic():
+            return scores.to(self.dtype), ids
 
     def _in_order(self, values: Tensor, rows: Tensor) -> Tensor:
         room = values.new_zeros((self.num_queries, self.k))

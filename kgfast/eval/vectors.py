@@ -17,6 +17,7 @@ from kgfast.eval.ranks import RowRanks
 from kgfast.eval.searches import Arguments, BestSearch
 from kgfast.graph import IdsLike, KnownTriples, as_integers
 from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates
@@ -208,9 +209,10 @@ def _model(queries: Any, rows: Any, score: str, bias: Any, exclude: Any) -> RowM
         bias = from_array("bias", bias)
         check_shape("bias", bias, (len(entity),))
     if score == "cosine":
-        vectors = tables.UnitRows.of(vectors).block(0, len(vectors))
-        unit = tables.UnitRows.of(entity)
-        entity = unit.block(0, len(unit)) if isinstance(entity, Tensor) else unit
+        with ieee_arithmetic():
+            vectors = tables.UnitRows.of(vectors).block(0, len(vectors))
+            unit = tables.UnitRows.of(entity)
+            entity = unit.block(0, len(unit)) if isinstance(entity, Tensor) else unit
     return RowModel(vectors, entity, prepared.score.name, bias)
 
 

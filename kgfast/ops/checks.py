@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops.differentiable import full_precision
@@ -100,7 +101,8 @@ def checked_thresholds(threshold: Tensor | float, count: int) -> Tensor:
         raise ValueError(
             f"threshold must be one number, or have shape [{count}]; got {list(value.shape)}"
         )
-    thresholds: Tensor = value.detach().to("cpu", torch.float64).expand(count).clone()
+    with ieee_arithmetic():
+        thresholds: Tensor = value.detach().to("cpu", torch.float64).expand(count).clone()
     bad = thresholds.isnan().nonzero()
     if len(bad):
         raise ValueError(f"threshold[{int(bad[0])}] must be a number or an infinity; got nan")

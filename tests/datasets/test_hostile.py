@@ -29,8 +29,7 @@ def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path):
 def test_a_gzip_bomb_stops_at_the_limit(tmp_path, name):
     """Half a megabyte that unpacks to 600."""
     row = b"head,relation,tail" + b" " * (1 << 16) + b"\n"
-    content = row * 320 if name == "a.csv.gz" else bytes(20 << 20)
-    (tmp_path / name).write_bytes(gzip.compress(content) * 30)
+    (tmp_path / name).write_bytes(gzip.compress(row * 320) * 30)
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="unpacks to more than 67,108,864 bytes") as error:

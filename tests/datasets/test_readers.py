@@ -136,7 +136,6 @@ MALFORMED = [
     (openke, "entity2id.txt", "2\nann\t0\nbob\tx\n", 3, "'x' is not an integer"),
     (libkge, "train.del", "0\t0\t1\n0\t0\ta\n", 2, "tail 'a' is not an integer"),
     (libkge, "train.del", "0\t0\t1\t1\n", 1, "found 4"),
-    # Lines longer than a screen, which are cut.
     (official, "entities.dict", f"0\tann\n{DIGITS}\tbob\n", 2, "id of 5,000 digits is outside"),
     (official, "entities.dict", f"0\t{LONG}\n1\t{LONG}\n", 2, "was given before, on line 1"),
     (official, "train.txt", f"ann\tknows\t{LONG}\n", 1, "unknown name"),

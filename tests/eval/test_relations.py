@@ -54,7 +54,6 @@ def assert_counts(ranks, scores, triples, known):
 def test_ranks_are_those_of_all_scores(name):
     model = (MODELS | OTHERS)[name](N, R, 4, 0).requires_grad_(False)
     triples = random_triples(20, N, R)
-    # Pairs that have several known relations.
     known = KnownTriples(
         triples, triples % torch.tensor([N, 4, N]), triples // torch.tensor([1, 2, 1])
     )

@@ -383,7 +383,6 @@ def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
     kgfast.rank(stored, TRIPLES, max_memory=SMALL)
     num_passes = len(passes)
     queries, blocks = 2 * len(TRIPLES), SMALL // 4
-    # The formula stands in docs/explanation/scale.md.
     assert num_passes == math.ceil(queries * (24 * 2 * D + 200) / (SMALL - blocks))
     kgfast.rank(stored, TRIPLES, max_memory="2 KiB")
     assert len(set(passes)) == 2

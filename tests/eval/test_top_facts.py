@@ -1,10 +1,11 @@
 """top_facts(): the best of all triples, as sorting every score gives them."""
 
+import numpy as np
 import pytest
 import torch
 
 import kgfast
-from kgfast import Facts, KnownTriples, Vocabulary, top_facts
+from kgfast import DistMult, Facts, KnownTriples, Vocabulary, top_facts, topk
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
 from support.ranked_models import MODELS, line, random_triples
@@ -79,6 +80,16 @@ def test_ties_stay_in_order_where_passes_cut_a_batch():
 
 
 PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["likes"])
+
+
+def test_scores_that_are_no_numbers_come_last(tmp_path):
+    """Of products that overflow; in memory and in a file."""
+    rows = torch.tensor([[1e200, 1e200], [1.0, 2.0], [3.0, 4.0], [5.0, 5.0]], dtype=torch.float64)
+    np.save(tmp_path / "e.npy", rows.numpy())
+    for table in (rows, kgfast.tables.open(tmp_path / "e.npy")):
+        model = DistMult(table, torch.tensor([[1e150, -1e150]], dtype=torch.float64))
+        assert topk(model, heads=1, relations=0, k=4).ids.tolist() == [[1, 2, 3, 0]]
+        assert top_facts(model, heads=[1, 2], k=7).triples[-1].tolist() == [1, 0, 0]
 
 
 def test_names_and_tables():

@@ -93,7 +93,6 @@ def test_gradients_of_rows_are_those_of_the_table(name, negatives):
         used = torch.cat([batch.anchors, batch.targets, ids.flatten()]).unique()
         rows = RowGradients.of(entity)
         assert torch.equal(rows.ids, used)
-        # one tensor already, and in order
         assert rows.rows.data_ptr() == entity._values().data_ptr()
 
 

@@ -174,7 +174,6 @@ def test_clipping_counts_rows_and_parameters_together(name, clip):
         optimizer.collect()
     optimizer.set_rate(1.0)
     optimizer.step()
-    # The two rows of entity 1 sum to (4, 0).
     norm = math.sqrt(9 + 9 + 16) if clip == 1.0 else 1.0
     torch.testing.assert_close(model.entity[1], torch.tensor([-4 / norm, 0.0]))
     if name == "sgd":

@@ -60,7 +60,6 @@ def measure(name, dim):
     def measured(self, model, dataset, split, config):
         found = ranks(self, model, dataset, split, config)
         settle()
-        # Pages of libraries come and go as the system pleases.
         own.append(bytes_of("RssAnon", "VmSwap"))
         return found
 

@@ -51,19 +51,16 @@ def test_mixed_precision_learns_like_full_precision(tmp_path, name):
 
 
 def test_a_second_fit_begins_with_fresh_weights(tmp_path):
-    first, cut = trainer_of(), trainer_of(tmp_path)
-    expected = first.fit().test
-    assert first.fit().test == expected
-    with crashing(2), pytest.raises(MemoryError):
-        cut.fit()
-    assert cut.fit(resume=True).test == expected
-
-
-def test_without_a_folder_the_result_is_of_the_last_state():
-    made = trainer_of(train={"steps": 40, "eval_every": 2}, optim={"lr": 1.0})
-    result = made.fit()
+    """And without a folder the result is of the last state."""
+    sections = {"train": {"steps": 40, "eval_every": 2}, "optim": {"lr": 1.0}}
+    first, *others = (trainer_of(it, **sections) for it in (None, tmp_path / "a", tmp_path / "b"))
+    result = first.fit()
     assert result.best_step < 40
-    assert result.valid == made.evaluate("valid").metrics()
+    assert result.valid == first.evaluate("valid").metrics()
+    assert first.fit().test == result.test
+    with crashing(2), pytest.raises(MemoryError):
+        others[0].fit()
+    assert others[0].fit(resume=True).test == others[1].fit().test
 
 
 def test_any_hits_may_choose_the_best_state(tmp_path):

@@ -147,8 +147,8 @@ def test_a_trial_that_cannot_be_built_ends_alone(tmp_path):
 
 
 def test_a_search_whose_trials_have_nothing_new_to_train_ends(tmp_path):
-    few = search_config({"loss.alpha": {"choices": [0.5, 1.0]}}, {"trials": None, "minutes": 60})
-    few = few.updated({"train.epochs": 1, "train.track": ["mlflow"]})
+    ranges, train = {"loss.alpha": {"choices": [0.5, 1.0]}}, {"epochs": 1, "track": ["mlflow"]}
+    few = search_config(ranges, {"trials": None, "minutes": 60}, train=train)
     folder = tmp_path / "with?mark"
     rows = rows_of(found_by(folder, few))
     assert 100 < len(rows) < 300
