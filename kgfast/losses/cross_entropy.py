@@ -81,7 +81,7 @@ class CrossEntropyLoss(EntitiesLoss):
             return self._reduced(ops.cross_entropy, queries, len(queries), **arguments)
         check_weights(weights, queries[:, 0])
         rows = ops.cross_entropy(queries, **arguments)
-        return reduced(rows * weights, weights.sum(), self.reduction)
+        return reduced(rows * weights, weights.double().sum(), self.reduction)
 
 
 cross_entropy = CrossEntropyLoss.function("cross_entropy")

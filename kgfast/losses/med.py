@@ -13,6 +13,7 @@ from kgfast.losses.loss import Loss, check_mask
 from kgfast.losses.sampled import sampled_scores
 from kgfast.models.base import Side
 from kgfast.models.med import MED, LossWeight, check_increasing
+from kgfast.ops.differentiable import no_autocast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,5 +130,6 @@ def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> T
     chances = hardness.softmax(1)
     if mask is not None:  # no softmax over an empty mask
         chances = torch.where(mask.flatten(), chances, 0.0)
-    expected: Tensor = torch.linalg.vecdot(chances, values.flatten(1))
+    with no_autocast(values.device):
+        expected: Tensor = torch.linalg.vecdot(chances, values.flatten(1))
     return expected

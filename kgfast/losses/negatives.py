@@ -136,7 +136,7 @@ class NegativesLoss(Loss):
             )
         rows = self.of_rows(positive, sums)
         if weights is not None:
-            return reduced(rows * weights, weights.sum(), self.reduction)
+            return reduced(rows * weights, weights.double().sum(), self.reduction)
         pairs = negative.shape[-2:].numel() if mask is None else mask.sum()
         return reduced(rows, self.divisor(rows.shape[-1], pairs), self.reduction)
 

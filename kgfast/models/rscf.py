@@ -145,7 +145,8 @@ class RSCF(Wrapper):
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
         name, widths = "A3" if side == "tail" else "A2", sorted(set(map(self._checked, dims)))
         with no_autocast(self.entity.device):
-            if torch.is_grad_enabled() and (self.entity.requires_grad or self.A2.requires_grad):
+            inputs = self.entity, getattr(self, name)
+            if torch.is_grad_enabled() and any(it.requires_grad for it in inputs):
                 rows = self.entity if self._dtype == torch.float64 else self.entity.float()
                 factors: Sequence[Tensor] = self._filters(rows, name, widths).unbind()
             else:

@@ -201,7 +201,7 @@ class _Eager(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise once_only()
-        assert ctx.saved_tensors  # raises if a saved tensor was changed meanwhile
+        _ = ctx.saved_tensors  # raises if one was changed meanwhile
         operands, loss, divisor, backend, need = ctx.call
         kept, grad, ctx.kept = ctx.kept, grad.resolve_neg(), None
         with common.no_autocast(grad.device):

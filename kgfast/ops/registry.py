@@ -200,7 +200,7 @@ class _Gradient(Operator[..., Any]):
     def _empty(self, *values: Any) -> Any:
         inputs, need = values[1 + self._num_kept : -1], values[-1]
         outs = [
-            torch.empty_like(inputs[place]) if needed else values[0].new_empty(0)
+            inputs[place].new_empty(inputs[place].shape) if needed else values[0].new_empty(0)
             for place, needed in zip(self._places, need, strict=True)
         ]
         if self._has_rows:

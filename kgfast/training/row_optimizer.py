@@ -132,7 +132,9 @@ class RowAdam(RowOptimizer):
         parameters, first, second = map(list, zip(*tables, strict=True))
         options: Group = {name: group[name] for name in _NUMBERS}
         options["beta1"], options["beta2"] = group["betas"]
-        options |= {"amsgrad": False, "maximize": False, "fused": True}  # without temporaries
+        # Without temporaries; torch's fused steps take no strides.
+        is_fused = all(it.is_contiguous() for it in (*parameters, *gradients))
+        options |= {"amsgrad": False, "maximize": False, "fused": is_fused}
         adam(parameters, gradients, first, second, [], steps, **options)
 
 
@@ -180,5 +182,7 @@ class RowAdagrad(RowOptimizer):
                 numbers = self._numbers(step, group)
                 ops.update_rows([parameter, total], None, gradient, numbers)
             else:
-                options |= {"lr_decay": 0.0, "maximize": False, "fused": parameter.is_cpu}
+                is_fused = parameter.is_cpu and parameter.is_contiguous()
+                is_fused = is_fused and gradient.is_contiguous()
+                options |= {"lr_decay": 0.0, "maximize": False, "fused": is_fused}
                 adagrad([parameter], [gradient], [total], [step], **options)

@@ -79,7 +79,7 @@ def _blocks(
     for first in range(0, outputs.num_outputs, WIDTH):
         block: slice | Tensor = slice(first, first + WIDTH)
         block = block if outputs.ids is None else outputs.ids[block]
-        bias = None if outputs.bias is None else outputs.bias[block] / temperature
+        bias = None if outputs.bias is None else outputs.bias[block].to(scaled.dtype) / temperature
         operands = run.operands_of(scaled, outputs.weight[block], "dot", bias)
         total = run.loss_value(operands, loss).logsumexp
         assert total is not None

@@ -199,9 +199,11 @@ class StreamedHead(nn.Module):
         _, hits, _ = self._counted(hidden, targets, ignore_index, None)
         ids, shift = drawn_outputs(hits, self.num_outputs, num_negatives, seed)
         rows, bias = self._rows(ids)
-        bias = shift if bias is None else bias + shift.to(bias.dtype)
+        if bias is not None:
+            wide = torch.promote_types(bias.dtype, torch.float32)
+            shift = bias.to(wide) + shift.to(wide)
         flat, places, _ = self._counted(hidden, targets, ignore_index, ids)
-        return ops.cross_entropy(flat, rows, bias, places, 0.0, "dot", divisor=max(1, len(hits)))
+        return ops.cross_entropy(flat, rows, shift, places, 0.0, "dot", divisor=max(1, len(hits)))
 
     @torch.no_grad()
     def rank(
