@@ -83,7 +83,7 @@ PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["li
 
 
 def test_scores_that_are_no_numbers_come_last(tmp_path):
-    """Of products that overflow; in memory and in a file."""
+    """Products of finite rows overflow; in memory and in a file."""
     rows = torch.tensor([[1e200, 1e200], [1.0, 2.0], [3.0, 4.0], [5.0, 5.0]], dtype=torch.float64)
     np.save(tmp_path / "e.npy", rows.numpy())
     for table in (rows, kgfast.tables.open(tmp_path / "e.npy")):
