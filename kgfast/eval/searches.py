@@ -167,7 +167,7 @@ class BestSearch(Search):
         has_bound = self.anchors.numel() and not pad
         has_bound = has_bound and not isinstance(ids, ListedIds | TypeConstraints)
         check_k(k, count if has_bound else None)
-        self.k, self.pad, self.result_bytes = k, pad, 6 * 16 * min(k, max(1, count))
+        self.k, self.pad, self.result_bytes = k, pad, 6 * 16 * k
 
     @property
     def facts(self) -> dict[str, str]:
