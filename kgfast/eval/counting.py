@@ -81,7 +81,7 @@ class Ranking(Job):
         sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
         sizes["num_times"] = self.num_times
         self.hrt = as_triples_tensor(triples, **sizes).cpu()
-        check_known(self.known, model)
+        check_known(self.known, model, self.names)
         self.batch_size = checked_batch_size(batch_size, model, len(self.hrt))
         self.crops: list[Crops] = [{None: None}] if dims is None else _crops(model, dims)
         if allowed.exclude is not None:

@@ -56,7 +56,8 @@ def top_facts(
     known : KnownTriples, optional
         Triples that are left out, so that all facts are new.
     relations, heads, tails : int, sequence of int or Tensor, or names, optional
-        Unique ids of a slice: the search is among triples of these only.
+        Unique ids of a slice: the search is among triples of these only. Relations of a temporal
+        model are pairs ``relation * num_times + time``.
     batch_size : int, optional
         Queries (h, r) per batch.
     max_memory : int or str, optional
@@ -85,10 +86,10 @@ def top_facts(
     (1, 0, 1)  -1
     """
     call = Call(model, "searching", max_memory=max_memory, progress=progress)
-    check_known(known, model)
-    check_k(k, None)
     names = names_of(vocabulary)
     check_names(names, model)
+    check_known(known, model, names)
+    check_k(k, None)
     of_entities = int(model.num_entities), names[0]
     of_relations = int(model.num_relations), names[1]
     axes = (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, check_same_names
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
@@ -43,10 +43,11 @@ def check_rankable(model: object) -> None:
         check_model(model, "dim")
 
 
-def check_known(known: KnownTriples | None, model: Any) -> None:
+def check_known(known: KnownTriples | None, model: Any, names: Names) -> None:
     if known is not None and not isinstance(known, KnownTriples):
         raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
     if known is not None:
+        check_same_names(names, known.names, "the known triples")
         _check_times("known", known.num_times, model)
         pairs = model.num_relations * (known.num_times or 1)
         counts = ("entities", model.num_entities), ("relations", pairs)

@@ -239,8 +239,8 @@ class Ranks:
             ``relation``, and ``time`` of quads: by id, or name where the triples had a vocabulary.
             ``cardinality``: by 1-1, 1-N, N-1, N-N of the relation in the known triples (Bordes et
             al. 2013; threshold 1.5). ``frequency``: by the number of known triples with the target,
-            in decades. The sides of a triple may then fall into different groups. Relations are
-            left out if entities are ranked.
+            in decades. The sides of a triple may then fall into different groups, whose intervals
+            and comparisons draw ranks, not triples. Relations are left out if entities are ranked.
 
         Raises
         ------

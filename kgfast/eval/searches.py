@@ -54,11 +54,10 @@ class Search(Job):
 
     def __init__(self, model: Any, arguments: Arguments) -> None:
         self.model, self.known, self.names = model, arguments.known, (None, None)
-        if self.known is not None:
-            check_known(self.known, model)
         if arguments.vocabulary is not None:
             self.names = names_of(arguments.vocabulary)
             check_names(self.names, model)
+        check_known(self.known, model, self.names)
         side, self.argument, self.anchors, self.others = _queries_of(model, arguments, self.names)
         count, dims = self.anchors.numel(), arguments.dims
         self.batch_size = checked_batch_size(arguments.batch_size, model, count)

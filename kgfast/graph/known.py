@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgfast.graph.named import VocabularyLike, id_sets
+from kgfast.graph.named import Names, VocabularyLike, id_sets
 from kgfast.graph.pair_index import (
     CHUNK,
     Columns,
@@ -62,6 +62,8 @@ class KnownTriples:
     (tensor([0, 1, 3]), tensor([1, 1, 2]))
     """
 
+    names: Names = (None, None)  # of a folder: its arrays are ids
+
     def __init__(
         self,
         *triples: TriplesLike,
@@ -69,7 +71,7 @@ class KnownTriples:
         num_times: int | None = None,
         times: Literal["same", "any"] = "same",
     ) -> None:
-        tensors, _, self.num_times = id_sets(triples, vocabulary, num_times)
+        tensors, self.names, self.num_times = id_sets(triples, vocabulary, num_times)
         if times not in ("same", "any") or (times == "any" and self.num_times is None):
             raise ValueError(f"times must be 'same', or 'any' of quads; got {times!r}")
         self._times_of_key = (self.num_times or 1) if times == "any" else 1

@@ -20,6 +20,7 @@ from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import unwrapped
+from kgfast.ops.differentiable import full_precision
 from kgfast.ops.row_gradients import read_rows
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
@@ -146,10 +147,11 @@ def _other(side: Side) -> Side:
 
 
 def _squares(rows: Tensor) -> Tensor:
-    return rows.square().sum(1)
+    return full_precision(rows).square().sum(1)
 
 
 def _cubes(model: Any, rows: Tensor) -> Tensor:
+    rows = full_precision(rows)
     if not hasattr(model, "layout"):
         return rows.abs().pow(3).sum(1)
     re, im = split(rows, model.layout)

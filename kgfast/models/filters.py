@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kgfast.models.evaluated import product
+from kgfast.ops.differentiable import refuse_second
 
 SMALLEST_NORM = 1e-12
 
@@ -65,8 +66,8 @@ class _FilterFunction(torch.autograd.Function):
         return filters.flatten(2)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        refuse_second()
         rows, matrix, norms, filters = ctx.saved_tensors
         dim, planes, widest = ctx.dim, matrix.shape[1] // ctx.dim, ctx.widths[-1]
         gradient = gradient.view_as(filters)

@@ -5,12 +5,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.cpu import threads
 from kgfast.models.base import Model, Shapes, Side, check_relation, query_rows
 from kgfast.models.evaluated import run_alone
 from kgfast.models.tables import Table
+from kgfast.ops.differentiable import refuse_second
 
 
 class RESCAL(Model):
@@ -98,8 +98,8 @@ class _Products(torch.autograd.Function):
         return _by_relation(rows, matrices, counts, turned)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second()
         rows, matrices = ctx.saved_tensors
         of_rows = of_matrices = None
         if ctx.needs_input_grad[0]:

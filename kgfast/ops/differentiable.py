@@ -12,11 +12,11 @@ from kgfast.ops.dispatch import backend_for
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def full_precision(queries: Tensor) -> Tensor:
-    """Cast queries in half precision, as autocast makes them, to float32: no rounding."""
-    if isinstance(queries, Tensor) and queries.dtype in _HALF:
-        return queries.float()
-    return queries
+def full_precision(rows: Tensor) -> Tensor:
+    """Cast rows in half precision, as autocast makes queries, to float32: no rounding."""
+    if isinstance(rows, Tensor) and rows.dtype in _HALF:
+        return rows.float()
+    return rows
 
 
 def chosen_backend(queries: Tensor) -> str:
@@ -48,6 +48,13 @@ def refuse_sparse(name: str) -> None:
             f"{name}: sparse=True gives a gradient whose size depends on ids, so sparse=True is "
             f"eager only; use sparse=False under torch.compile"
         )
+
+
+def refuse_second() -> None:
+    """Raise within a backward that has to be differentiated in turn."""
+    if torch.is_grad_enabled():
+        message = "losses and operators of kgfast can be differentiated once: create_graph"
+        raise RuntimeError(message)
 
 
 def has_gradients(*tensors: Tensor | None) -> bool:

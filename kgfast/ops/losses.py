@@ -12,7 +12,7 @@ from kgfast.kernels.operands import PRECISIONS, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_index, check_share, checked_operands
-from kgfast.ops.registry import once_only, operator
+from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
 
@@ -199,8 +199,7 @@ class _Eager(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise once_only()
+        common.refuse_second()
         _ = ctx.saved_tensors  # raises if one was changed meanwhile
         operands, loss, divisor, backend, need = ctx.call
         kept, grad, ctx.kept = ctx.kept, grad.resolve_neg(), None

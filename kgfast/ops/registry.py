@@ -31,6 +31,7 @@ from torch.autograd import forward_ad
 
 from kgfast.kernels.operands import Panels
 from kgfast.kernels.scores import SCORES, Score
+from kgfast.ops.differentiable import refuse_second
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.row_gradients import RowGradients
 
@@ -168,11 +169,6 @@ class Operator(Generic[P, R]):
         return results
 
 
-def once_only() -> RuntimeError:
-    """Make the error of a second derivative."""
-    return RuntimeError("losses and operators of kgfast can be differentiated once: create_graph")
-
-
 def operator(name: str, *, waits: bool = False) -> Callable[[Callable[P, R]], Operator[P, R]]:
     """Make a function the operator ``torch.ops.kgfast.<name>``; see :class:`Operator`."""
     return lambda body: Operator(name, body, waits=waits)
@@ -225,8 +221,7 @@ class _Gradient(Operator[..., Any]):
     def _differentiate(
         self, ctx: Any, grad: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise once_only()
+        refuse_second()
         gradients: list[Tensor | None] = [None] * len(ctx.others)
         if grad is None:
             return tuple(gradients)

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from kgfast.ops.differentiable import refuse_sparse
+from kgfast.ops.differentiable import refuse_second, refuse_sparse
 from kgfast.ops.dispatch import find_backend, get_backend
 
 _KEPT = "_kgfast_row_gradients"  # attribute of a sparse gradient with ascending ids that may repeat
@@ -171,8 +170,8 @@ class _ReadRows(Function):
         return table.detach(), *map(partial(table.index_select, 0), ids)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, whole: Tensor | None, *rows: Tensor | None) -> tuple[Any, ...]:
+        refuse_second()
         pairs = zip(ctx.saved_tensors, rows, strict=True)
         others = [(ids, some) for ids, some in pairs if some is not None]
         unused = [None] * len(rows)

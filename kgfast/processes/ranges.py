@@ -40,8 +40,8 @@ class RangeCounts:
         int64 ``[T, 3]``.
     sides : tuple of {"head", "tail"}
     asked : str
-        A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
-        and ``nan``.
+        A digest of the model (its parameters and 64 rows of its table), ``known``,
+        ``candidate_ids``, ``dims`` and ``nan``.
     is_filtered : bool
         Whether known answers are left out.
     """
@@ -136,7 +136,7 @@ def count_range(
     call.run(job)
     # a view is pickled with the whole tensor that it views
     counts, hrt = job.counts[0][:, 0], quads_of(job.hrt.clone(), job.num_times)
-    question = digest(facts_of(model, reader), job.facts)
+    question = digest(facts_of(model, reader), job.facts, None if known is None else known.checksum)
     return RangeCounts(start, stop, total, counts, hrt, job.sides, question, known is not None)
 
 

@@ -216,9 +216,12 @@ def test_the_row_at_fault_is_counted_from_the_first_triple():
         rank(model(), triples(), candidate_ids=ids, batch_size=5)
 
 
-def test_constraints_of_another_vocabulary_are_refused():
+def test_constraints_and_known_triples_of_another_vocabulary_are_refused():
     names = [Vocabulary(f"{letter}{i}" for i in range(N)) for letter in "ab"]
     relations = Vocabulary(f"r{i}" for i in range(R))
     allowed = TypeConstraints({}, vocabulary=(names[0], relations))
     with pytest.raises(ValueError, match="'b0' in the triples, but 'a0' in the type constraints"):
         rank(model(), triples(), candidate_ids=allowed, vocabulary=(names[1], relations))
+    known = KnownTriples(triples(), vocabulary=(names[0], relations))
+    with pytest.raises(ValueError, match="'b0' in the triples, but 'a0' in the known triples"):
+        rank(model(), triples(), known=known, vocabulary=(names[1], relations))

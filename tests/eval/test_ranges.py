@@ -1,6 +1,7 @@
 """Counts of ranges against rank(): whoever counts them, in whatever order."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -58,18 +59,20 @@ def test_ranges_that_do_not_cover_the_table(spans, message):
 
 def test_ranges_of_two_rankings_are_not_merged():
     graph, model = example(), model_of("TransE")
-    one = count_range(model, graph.hrt[:3], 0, 50)
+    count = partial(count_range, model, graph.hrt[:3])
     trained = copy.deepcopy(model)
     with torch.no_grad():
         trained.relation += 1
-    for other in (
-        count_range(model, graph.hrt[:4], 50, 97),
-        count_range(model, graph.hrt[:3], 50, 97, sides=("tail",)),
-        count_range(model, graph.hrt[:3], 50, 97, candidate_ids=[3]),
-        count_range(model, graph.hrt[:3], 50, 97, dims=2),
-        count_range(model, graph.hrt[:3], 50, 97, nan="worst"),
-        count_range(model, graph.hrt[:3], 50, 97, known=graph.known),
-        count_range(trained, graph.hrt[:3], 50, 97),
+    others = kgfast.KnownTriples(graph.hrt[:3])
+    for one, other in (
+        (count(0, 50), count_range(model, graph.hrt[:4], 50, 97)),
+        (count(0, 50), count(50, 97, sides=("tail",))),
+        (count(0, 50), count(50, 97, candidate_ids=[3])),
+        (count(0, 50), count(50, 97, dims=2)),
+        (count(0, 50), count(50, 97, nan="worst")),
+        (count(0, 50), count(50, 97, known=graph.known)),
+        (count(0, 50, known=others), count(50, 97, known=graph.known)),
+        (count(0, 50), count_range(trained, graph.hrt[:3], 50, 97)),
     ):
         with pytest.raises(ValueError, match="not of one ranking"):
             merge([one, other])
@@ -77,29 +80,21 @@ def test_ranges_of_two_rankings_are_not_merged():
 
 def test_bad_arguments():
     graph, model = example(), model_of("TransE")
+    count = partial(count_range, model, graph.hrt)
     part = kgfast.TransE(Shard(model.entity[:50], total_rows=97), model.relation)
+    scorer = kgfast.BlockScorer(lambda *_: None, num_entities=97, num_relations=5)
     for error, message, call in (
-        (ValueError, "range within 0 .. 97", lambda: count_range(model, graph.hrt, 5, 98)),
-        (
-            ValueError,
-            "its shard holds rows 0 .. 49 of 97",
-            lambda: count_range(part, graph.hrt, 0, 5),
-        ),
+        (ValueError, "range within 0 .. 97", lambda: count(5, 98)),
+        (ValueError, "shard holds rows 0 .. 49 of 97", lambda: count_range(part, graph.hrt, 0, 5)),
         (ValueError, "of 'head' and 'tail'", lambda: count_range(model, [], 0, 5, sides=["x"])),
-        (ValueError, "nan must be", lambda: count_range(model, graph.hrt, 0, 5, nan="x")),
+        (ValueError, "nan must be", lambda: count(0, 5, nan="x")),
         (
             ValueError,
-            "side 'tail' is ranked and has none",
-            lambda: count_range(model, graph.hrt, 0, 5, candidate_ids={"head": [1]}),
+            "'tail' is ranked and has none",
+            lambda: count(0, 5, candidate_ids={"head": [1]}),
         ),
-        (
-            ValueError,
-            "candidate_ids",
-            lambda: count_range(model, graph.hrt, 0, 5, candidate_ids=[1, 1]),
-        ),
+        (ValueError, "candidate_ids", lambda: count(0, 5, candidate_ids=[1, 1])),
+        (TypeError, "a function that scores has no", lambda: count_range(scorer, graph.hrt, 0, 5)),
     ):
         with pytest.raises(error, match=message):
             call()
-    scorer = kgfast.BlockScorer(lambda *_: None, num_entities=97, num_relations=5)
-    with pytest.raises(TypeError, match="a function that scores has no rows"):
-        count_range(scorer, graph.hrt, 0, 5)

@@ -4,20 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from kgfast import (
-    CP,
-    MED,
-    RESCAL,
-    RSCF,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Reciprocal,
-    RotatE,
-    TransE,
-    losses,
-)
-from kgfast.losses import regularizers, relation_task
+from kgfast import CP, MED, RESCAL, RSCF, ComplEx, ConvE, DistMult, Reciprocal, RotatE, TransE
+from kgfast.losses import regularizers, relation_logits, relation_task, sampled_scores
 from support.memory import PeakMemory
 
 N, R, D = 9, 3, 4
@@ -101,7 +89,7 @@ def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, 
 def test_matrices_of_relations_are_not_repeated_for_triples(name):
     model, triples = RESCAL.init(N, R, 64, seed=0), HRT.repeat(1000, 1)
     with PeakMemory("cpu") as peak:  # 64 MiB, if they were
-        getattr(losses.regularizers, name)(model, triples).backward()
+        getattr(regularizers, name)(model, triples).backward()
     assert peak.bytes < 24 << 20
 
 
@@ -109,6 +97,26 @@ def test_matrices_of_relations_are_not_repeated_for_triples(name):
 def test_wrapped_models_have_the_penalty_of_the_model_inside(name):
     model, of = MODELS["complex"](R), getattr(regularizers, name)
     assert torch.equal(of(MED(model, [2, D]), HRT), of(model, HRT))
+
+
+@pytest.mark.parametrize("name", ["n3", "l2", "dura"])
+def test_penalties_of_half_tables_are_sums_in_float32(name):
+    tables, of = [torch.full((rows, 512), 40.0) for rows in (N, R)], getattr(regularizers, name)
+    assert of(ComplEx(*map(torch.Tensor.half, tables)), HRT) == of(ComplEx(*tables), HRT)
+
+
+FUNCTIONS = {
+    "rows": lambda: (it := MODELS["cp"](R), regularizers.n3(it, HRT, sparse=True)),
+    "products": lambda: (it := MODELS["rescal"](R), regularizers.dura(it, HRT)),
+    "filters": lambda: (it := RSCF(MODELS["rotate"](R)), it.queries(*HRT.T[:2], "tail").sum()),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_there_is_no_second_derivative(kind):
+    model, total = FUNCTIONS[kind]()
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        torch.autograd.grad(total, model.entity, create_graph=True)
 
 
 @pytest.mark.parametrize("name", ["n3", "dura"])
@@ -126,9 +134,9 @@ def test_bad_input_is_named():
     for error, message, call in (
         (ValueError, "relation 3", lambda: regularizers.n3(model, [(0, R, 1)])),
         (ValueError, "side must be", lambda: regularizers.l2(model, HRT, side="tails")),
-        (ValueError, "heads", lambda: losses.relation_logits(model, zero + N, zero)),
-        (ValueError, "tails", lambda: losses.relation_logits(model, zero.repeat(2), zero)),
-        (TypeError, "ConvE would run", lambda: losses.relation_logits(conve, zero, zero)),
+        (ValueError, "heads", lambda: relation_logits(model, zero + N, zero)),
+        (ValueError, "tails", lambda: relation_logits(model, zero.repeat(2), zero)),
+        (TypeError, "ConvE would run", lambda: relation_logits(conve, zero, zero)),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -144,23 +152,23 @@ LOGITS = {
 @pytest.mark.parametrize("kind", LOGITS)
 def test_logits_of_relations_are_the_scores_of_their_triples(kind, monkeypatch):
     model, (h, r, t) = LOGITS[kind](R), HRT.T
-    logits = losses.relation_logits(model, h, t)
+    logits = relation_logits(model, h, t)
     triples = torch.cartesian_prod(torch.arange(len(h)), torch.arange(R))
     hrt = torch.stack([h[triples[:, 0]], triples[:, 1], t[triples[:, 0]]], 1)
     inner = model.model if isinstance(model, MED) else model
-    scores, _ = losses.sampled_scores(inner, hrt, torch.tensor([0]))
+    scores, _ = sampled_scores(inner, hrt, torch.tensor([0]))
     gamma = getattr(model, "gamma", 0.0)
     torch.testing.assert_close(logits, (scores - gamma).view(len(h), R))
     parameters = list(inner.parameters())
     expected = torch.autograd.grad(cross_entropy(logits, r), parameters)
     monkeypatch.setattr(relation_task, "_NUMBERS", 1)  # a relation at a time, and again
-    loss = cross_entropy(losses.relation_logits(model, h, t), r)
+    loss = cross_entropy(relation_logits(model, h, t), r)
     for ours, theirs in zip(torch.autograd.grad(loss, parameters), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_inverse_relations_are_predicted_too():
     inner, (h, _, t) = MODELS["complex"](2 * R), HRT.T
-    logits = losses.relation_logits(Reciprocal(inner, "appended"), h, t)
-    assert torch.equal(logits, losses.relation_logits(inner, h, t))
+    logits = relation_logits(Reciprocal(inner, "appended"), h, t)
+    assert torch.equal(logits, relation_logits(inner, h, t))
     assert logits.shape == (len(h), 2 * R)

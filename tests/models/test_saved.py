@@ -9,18 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import kgfast
-from kgfast.models import (
-    CP,
-    MED,
-    RESCAL,
-    RSCF,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Reciprocal,
-    RotatE,
-    TransE,
-)
+from kgfast import CP, MED, RESCAL, RSCF, ComplEx, ConvE, DistMult, Reciprocal, RotatE, TransE
 from kgfast.tables import Rows, files
 from support.small_runs import RING, ring_trainer, write_ring
 
