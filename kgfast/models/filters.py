@@ -36,7 +36,7 @@ def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) ->
         return cast(Tensor, apply(rows, matrix, tuple(widths), dim))
     filters = rows.new_zeros(len(widths), len(rows), matrix.shape[1] // dim, dim)
     for crop, width in zip(filters, widths, strict=True):
-        total = product(_between(rows, dim, 0, width), _block(matrix, dim, (0, width), width))
+        total = product(between(rows, dim, 0, width), block_of(matrix, dim, (0, width), width))
         norm = torch.linalg.vector_norm(total, dim=1, keepdim=True)
         total = total / norm.clamp_min(SMALLEST_NORM) + 1.0
         crop[:, :, :width] = total.unflatten(1, (-1, width))
@@ -52,11 +52,11 @@ class _FilterFunction(torch.autograd.Function):
         filters = rows.new_zeros(len(widths), len(rows), planes, dim)
         norms = rows.new_empty(len(widths), len(rows), 1, 1)
         ranges = list(pairwise([0, *widths]))  # features that each crop adds
-        added = [_block(matrix, dim, ends, widest) for ends in ranges]
+        added = [block_of(matrix, dim, ends, widest) for ends in ranges]
         for chunk in _chunks(rows):
             total = rows.new_zeros(len(rows[chunk]), planes * widest)
             for i, (ends, block, width) in enumerate(zip(ranges, added, widths, strict=True)):
-                total.addmm_(_between(rows[chunk], dim, *ends), block)
+                total.addmm_(between(rows[chunk], dim, *ends), block)
                 crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, chunk]
                 torch.linalg.vector_norm(crop, dim=(1, 2), keepdim=True, out=norm)
                 norm.clamp_min_(SMALLEST_NORM)
@@ -81,11 +81,11 @@ class _FilterFunction(torch.autograd.Function):
                 total[:, :, :width] += _through_norm(gradient[crop], filters[crop], norms[i, chunk])
                 flat = total.flatten(1)
                 if for_rows is not None:
-                    block = _block(matrix, dim, (below, width), widest)
+                    block = block_of(matrix, dim, (below, width), widest)
                     here = for_rows[chunk].unflatten(1, (-1, dim))[:, :, below:width]
                     here.copy_((flat @ block.T).view_as(here))
                 if for_matrix is not None:
-                    slopes = _between(some, dim, below, width).T @ flat
+                    slopes = between(some, dim, below, width).T @ flat
                     here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, :widest]
                     here += slopes.view_as(here)
         return for_rows, for_matrix, None, None
@@ -99,7 +99,7 @@ def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
     return torch.addcmul(gradient, unit, along, value=-1.0).div_(norm)
 
 
-def _between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
+def between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
     """Return features ``below .. width - 1`` of each plane of rows."""
     if width - below == dim:
         return rows
@@ -107,9 +107,9 @@ def _between(rows: Tensor, dim: int, below: int, width: int) -> Tensor:
     return planes[:, :, below:width].flatten(1)
 
 
-def _block(matrix: Tensor, dim: int, ends: tuple[int, int], width: int) -> Tensor:
+def block_of(matrix: Tensor, dim: int, ends: tuple[int, int], width: int) -> Tensor:
     """Return the rows of a matrix for a range of features, and their columns below a width."""
-    return _between(_between(matrix, dim, 0, width).T, dim, *ends).T
+    return between(between(matrix, dim, 0, width).T, dim, *ends).T
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:

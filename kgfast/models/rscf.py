@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kgfast import ops
 from kgfast.models.base import Candidates, Model, Side, check_dim, distinct_relations, query_rows
 from kgfast.models.evaluated import run_alone
-from kgfast.models.filters import filters_of
+from kgfast.models.filters import between, block_of, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.tables import fresh_table
 from kgfast.models.transe import TransE
@@ -156,17 +156,18 @@ class RSCF(Wrapper):
     @torch.no_grad()
     def _factor(self, name: str, width: int) -> Tensor:
         """Return the factor of a crop without gradients, ``[N, width]``."""
-        table, matrix = self.entity, getattr(self, name).double()
+        table, ends = self.entity, (0, width)
+        matrix = block_of(getattr(self, name).double(), self.dim, ends, width)
+        matrix = matrix.mT.contiguous().mT  # as `product` wants it, so that no chunk copies it
         factor = torch.empty(len(table), width, dtype=self._dtype, device=table.device)
         step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
 
         def work(number: int) -> None:
             here = slice(number * step, (number + 1) * step)
-            rows = table[here].double()
+            rows = between(table[here].double(), self.dim, *ends)
             whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
             with torch.no_grad():  # in another thread
-                factors = filters_of(whole, matrix, [width], self.dim)[0]
-                factor[here] = factors[: len(rows), :width]
+                factor[here] = filters_of(whole, matrix, [width], width)[0, : len(rows)]
 
         run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return factor

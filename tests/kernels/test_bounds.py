@@ -131,6 +131,32 @@ def test_the_error_bound_of_moved_queries_is_never_exceeded(
     assert_within(errors_of(engine, queries, table, score, widths, factor))
 
 
+@engines(*ISAS, "baseline")
+@given(
+    seed=SEEDS,
+    kind=st.sampled_from(["normal", *RSCF_TABLES]),
+    scale=st.sampled_from([0.1, 1.0, 3.0, 9.0]),
+    apart=st.sampled_from([0.0, 1e-6, 1e-3, 0.1, 0.3, 1.0]),
+    dim=st.sampled_from([2, 16, 65, 200]),
+)
+@example(0, "normal", 3.0, 0.1, 200)
+@example(1, "normal", 3.0, 1e-3, 65)
+@examples(60, 6)
+def test_queries_of_one_relation_share_a_turn(engine, seed, kind, scale, apart, dim):
+    generator = torch.Generator().manual_seed(seed)
+    values, factor = table_of(kind, 97, 2 * dim, generator), factor_of("unit", 64, dim, generator)
+    queries = moving_queries("rscf_rotate", True, values[64:], scale, generator)
+    queries[:, 2 * dim : 4 * dim] = queries[0, 2 * dim : 4 * dim]
+    moves = apart * torch.randn(len(queries), dim, generator=generator, dtype=torch.float64)
+    queries[:, 4 * dim :] = queries[0, 4 * dim :] + moves
+    arguments = values[:64].float(), "rscf_rotate", None, factor.float()
+    together = errors_of(engine, queries.float(), *arguments)
+    alone = errors_of(engine, queries[:15].float(), *arguments)
+    assert_within(together)
+    if kind == "normal" and dim >= 65 and scale <= 3 and apart <= 1e-3:
+        assert bool((together[2][:, :15] < alone[2]).all())
+
+
 PLAIN = ("dot", "l1", "l2", "rotate", "rotate_interleaved")  # scores whose bound is derived
 MOVED = [(score, spread) for score in RSCF_SCORES for spread in (None, "unit", "wild")]
 

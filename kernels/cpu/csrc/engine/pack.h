@@ -12,6 +12,7 @@
 #include "host/job.h"
 #include "host/store.h"
 #include "scores/common.h"
+#include "scores/phase.h"
 
 namespace kgfast {
 namespace {
@@ -72,6 +73,35 @@ inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, 
   for (int64_t k = count; k < stride; ++k) worker.panel_angles[k] = 0.0f;
 }
 
+// Moves the rows of a panel for queries that share w and a: u = w * c e^{-ia(b - 1)}.
+inline void move_rows(const SweepJob& job, const ScoreFacts& facts, Worker& worker) {
+  const float *w = job.shared, *a = w + 2 * job.num_features;
+  const int64_t L = facts.lanes;
+  for (int64_t k = 0; k < job.num_features; ++k) {
+    const bool near = std::fabs(a[k]) * worker.panel_angles[k] < 1.5f;
+    const V by = Simd::set1(a[k]);
+    for (float* at = worker.room + 3 * k * L; at < worker.room + (3 * k + 1) * L; at += Simd::W) {
+      const V re = Simd::mul(Simd::set1(w[k]), Simd::load(at));
+      const V im = Simd::mul(Simd::set1(w[job.num_features + k]), Simd::load(at + L));
+      const V factor = Simd::load(at + 2 * L), angle = Simd::mul(by, factor);
+      const Phasor turn = near ? phasor_within(angle, Simd::mul(angle, angle))
+                               : phasor_any(by, factor, Simd::zero(), angle);
+      Simd::store(at, Simd::fma(re, turn.cosine, Simd::mul(im, turn.sine)));
+      Simd::store(at + L, Simd::minus_product(re, turn.sine, Simd::mul(im, turn.cosine)));
+    }
+  }
+}
+
+// Returns an upper bound on the Euclidean norm of a panel's largest |b - 1|^3.
+inline float norm_of_cubes(const SweepJob& job, const Worker& worker) {
+  double sum = 0.0;
+  for (int64_t k = 0; k < job.num_features; ++k) {
+    const double square = double{worker.panel_angles[k]} * worker.panel_angles[k];
+    sum += square * square * square;
+  }
+  return static_cast<float>(std::sqrt(sum) * (1.0 + 0x1p-20)) + FLT_MIN;
+}
+
 // Writes one panel as [feature][plane][lane], W rows at a time so that few streams are read at
 // once. Lanes past the last candidate repeat it. `facts` is a constant of the caller, so that the
 // compiler makes fixed strides.
@@ -110,6 +140,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
   if (direct) bad = has_nonfinite(worker.room, count * P * L);
   if (bad) find_nonfinite(job, first, valid, worker);
   if (facts.has_phase) find_angles(facts, count, job.angle_stride, worker);
+  if (facts.has_phase && job.shared) move_rows(job, facts, worker);
   worker.panel = worker.room;
 }
 
@@ -137,6 +168,11 @@ inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_
   for (int plane = 0; plane < planes; ++plane)
     load_doubles(job.query, row, plane, feature, count, exact[plane]);
   job.facts.prepare(exact, count);
+  for (int64_t i = 0; job.shared && i < count; ++i) {
+    exact[2][i] = 2.0 * exact[0][i];
+    exact[3][i] = 2.0 * exact[1][i];
+    exact[4][i] = 0.5 * (exact[4][i] - job.shared[2 * job.num_features + feature + i]);
+  }
   for (int plane = 0; plane < planes; ++plane)
     for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);
 }

@@ -56,14 +56,13 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
 // Place of a block of features in a panel and a tile.
 struct BlockPlace {
   const float *panel, *tile;                // at the first feature
-  const float *panel_angles, *tile_angles;  // at the first feature, for a score with phases
+  const float *panel_angles, *tile_angles;  // at the first feature, unless a turn is shared
 
   template <class Score>
   BlockPlace at(int64_t k) const {
     return {panel + k * Score::planes * lanes_of<Score>(),
             tile + k * Score::query_planes * Score::tile_queries,
-            Score::has_phase ? panel_angles + k : nullptr,
-            Score::has_phase ? tile_angles + k : nullptr};
+            panel_angles ? panel_angles + k : nullptr, panel_angles ? tile_angles + k : nullptr};
   }
 };
 
@@ -71,6 +70,8 @@ struct BlockPlace {
 template <class Score, int Q>
 inline void accumulate_turned(const BlockPlace& place, int64_t count,
                               V (&sums)[Q][Score::vectors]) {
+  if (!place.panel_angles)
+    return accumulate<Within<Score, Angles::shared>, Q>(place.panel, place.tile, count, sums);
   V most = Simd::zero();  // skips a NaN (inf * 0), whose sums are NaN anyway
   for (int64_t k = 0; k < count; k += Simd::W)
     most = Simd::max(
@@ -235,7 +236,8 @@ void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int6
   const BlockPlace place = {
       worker.panel,
       job.packed_queries + tile * job.num_features * Score::query_planes * T + position % T,
-      worker.panel_angles, Score::has_phase ? job.tile_angles + tile * job.angle_stride : nullptr};
+      Score::has_phase && !job.shared ? worker.panel_angles : nullptr,
+      job.tile_angles + tile * job.angle_stride};
   V totals[Q][B];
   for (auto& row : totals)
     for (V& total : row) total = Simd::zero();
@@ -317,7 +319,7 @@ void sweep_panel(const typename Consumer::Job& job, int64_t panel, Worker& worke
   else
     pack_panel(job, shape, facts.first, facts.valid, worker);
   if (job.norm == Norm::none)
-    std::fill_n(worker.norms, job.num_crops, 0.0f);
+    std::fill_n(worker.norms, job.num_crops, job.shared ? norm_of_cubes(job, worker) : 0.0f);
   else if (job.packed.norms && job.num_crops == 1 && job.num_features == job.packed.features)
     worker.norms[0] = job.packed.norms[panel];
   else

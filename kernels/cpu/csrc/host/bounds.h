@@ -11,8 +11,10 @@ namespace kgfast {
 // |sweep - canonical distance| <= rel * |distance| + absolute
 //                                 + (per_query + per_pair * norm(c)) * norm(q) + per_norm * norm(c)
 //                                 + per_shift * norm(q's a) * max |b - origin|
+// and for queries that share w and a, with their difference d from a,
+//                                 + per_shared * norm(q) + sum |q| |d|^3 / 6 max |b - 1|^3
 struct ErrorBound {
-  double rel, absolute, per_query, per_pair, per_norm, per_shift;
+  double rel, absolute, per_query, per_pair, per_norm, per_shift, per_shared;
   Norm norm;  // norm of queries and of candidates; queries of an rscf score have another
 };
 
@@ -25,7 +27,7 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
   const double gamma = steps * u < 0.5 ? steps * u / (1.0 - steps * u) : INFINITY;
   const double canonical = (d + 8.0) * 0x1p-52;
   const double root = std::sqrt(d);
-  ErrorBound bound{8.0 * u, 0.0, 0.0, 0.0, 0.0, 0.0, Norm::none};
+  ErrorBound bound{8.0 * u, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, Norm::none};
   switch (facts.terms) {
     case Terms::products: {
       const double rounding = rounded_inputs ? 3.0 * u : 0.0;
@@ -52,7 +54,8 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
       return bound;
   }
   if (facts.is_rscf) {  // |w c| <= |e| + |q e^{iab}| or |e| + |q| + |a b|
-    bound.rel += 8.0 * u;
+    bound.rel += facts.has_phase ? 16.0 * u : 8.0 * u;
+    bound.per_shared = 28.0 * u * (1.0 + bound.rel);
     const double turn = facts.has_phase ? 0x1p-15 + 4.0 * u : 0.0;
     bound.per_query = (turn + 8.0 * u) * (1.0 + bound.rel);
     bound.per_shift = 8.0 * u * (1.0 + bound.rel);

@@ -100,6 +100,7 @@ struct Worker;
 struct SweepJob : Operands {
   ScoreFacts facts;
   double factor_reach, factor_largest;  // largest |b - origin|, rounding included, and largest |b|
+  const float* shared;  // [3][features]: w and nearly a of all queries of a pass, or nullptr
   const float* bias;  // [N] or nullptr
   float bias_max;
   const double* bias_exact;         // [N] or nullptr

@@ -76,15 +76,21 @@ double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t quer
   return (of_magnitudes ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
 }
 
-// Returns the error that a query of an rscf score contributes (docs/explanation/exactness.md), and
-// the loss of flushed entries. The error is infinite where a phase may be too large for a sine, or
-// a scale is so small that it is flushed.
-static double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
-                         int64_t query) {
+namespace {
+
+// Sums over the features of an rscf query, for its error (docs/explanation/exactness.md).
+struct RscfSums {
+  double query = 0.0, shift = 0.0;  // norms of the query and of its shifts
+  double largest = 0.0, others = 0.0;
+  double base = 0.0, apart = 0.0;  // largest shared |a|, and largest difference from it
+  double cubes = 0.0, squared_cubes = 0.0;  // of |q| |d|^3 / 6, d: the difference
+  bool flushes = false;
+};
+
+RscfSums sums_of(const SweepJob& job, int64_t features, int64_t query) {
   const bool has_factor = job.facts.has_factor, is_complex = job.rows.planes == 2;
   const bool squares = job.facts.terms == Terms::squares;
-  double norm = 0.0, shift = 0.0, largest = 0.0, others = 0.0;
-  bool flushes = false;
+  RscfSums sums;
   for (int64_t k = 0; k < features; k += 64) {
     double run[kMaxPlanes][64];  // q, then w, then a
     const int64_t width = std::min<int64_t>(64, features - k);
@@ -94,21 +100,50 @@ static double rscf_error(const SweepJob& job, int64_t features, const ErrorBound
       const double re = run[0][i], im = is_complex ? run[1][i] : 0.0;
       const double q = std::sqrt(re * re + im * im);
       const double a = has_factor ? std::fabs(run[job.facts.query_planes - 1][i]) : 0.0;
-      norm += squares ? q * q : q;
-      shift += squares ? a * a : is_complex ? q * a : a;
-      largest = std::max(largest, a);
-      others += a + job.factor_largest;
+      sums.query += squares ? q * q : q;
+      sums.shift += squares ? a * a : is_complex ? q * a : a;
+      sums.largest = std::max(sums.largest, a);
+      sums.others += a + job.factor_largest;
       for (int plane = job.rows.planes; plane < 2 * job.rows.planes; ++plane) {
         const double w = std::fabs(run[plane][i]);
-        flushes |= 0.0 < w && w < 0x1p-125;
-        others += w;
+        sums.flushes |= 0.0 < w && w < 0x1p-125;
+        sums.others += w;
       }
+      if (!job.shared) continue;
+      const double base = job.shared[2 * job.num_features + k + i];
+      const double apart = std::fabs(run[4][i] - base), cube = q * apart * apart * apart / 6.0;
+      sums.base = std::max(sums.base, std::fabs(base));
+      sums.apart = std::max(sums.apart, apart);
+      sums.cubes += cube;
+      sums.squared_cubes += cube * cube;
     }
   }
-  if (flushes || (is_complex && !(largest * (job.factor_largest + 1.0) <= 0x1p20))) return INFINITY;
-  if (squares) norm = std::sqrt(norm), shift = std::sqrt(shift);
-  shift *= job.factor_reach;
-  return (bound.per_query * norm + bound.per_shift * shift + 0x1p-125 * others) * (1.0 + 1e-6);
+  if (squares) sums.query = std::sqrt(sums.query), sums.shift = std::sqrt(sums.shift);
+  return sums;
+}
+
+// Returns the error that a query of an rscf score contributes, and the loss of flushed entries. The
+// error is infinite where a phase may be too large for a sine, or a scale is so small that it is
+// flushed.
+double rscf_error(const SweepJob& job, const ErrorBound& bound, const RscfSums& sums) {
+  const bool is_complex = job.rows.planes == 2;
+  if (sums.flushes || (is_complex && !(sums.largest * (job.factor_largest + 1.0) <= 0x1p20)))
+    return INFINITY;
+  const double moved = job.shared ? bound.per_shared * sums.query
+                                  : bound.per_query * sums.query +
+                                        bound.per_shift * sums.shift * job.factor_reach;
+  return (moved + 0x1p-125 * sums.others) * (1.0 + 1e-6);
+}
+
+}  // namespace
+
+bool can_share(const SweepJob& job, int64_t query) {
+  constexpr double most_reach = 4.0, most_angle = 3.2, most_apart = 1.0, most_cubes = 0x1p-9;
+  const double reach = job.factor_reach;
+  if (job.is_rounded() || job.rows.factor.dtype == DType::f64 || !(reach <= most_reach)) return false;
+  const RscfSums sums = sums_of(job, job.num_features, query);
+  return sums.base * reach <= most_angle && sums.apart * reach <= most_apart &&
+         sums.cubes * reach * reach * reach <= most_cubes * sums.query;
 }
 
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
@@ -117,7 +152,9 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
   double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
   if (magnitude > kMostBias) constant = INFINITY;
   if (job.facts.is_rscf) {
-    constant += rscf_error(job, features, bound, query);
+    const RscfSums sums = sums_of(job, features, query);
+    constant += rscf_error(job, bound, sums);
+    per_norm = std::sqrt(sums.squared_cubes) * (1.0 + bound.rel) * (1.0 + 1e-6);
   } else if (bound.norm != Norm::none) {
     const double norm = query_norm(job, features, bound.norm, query);
     constant += bound.per_query * norm;

@@ -141,6 +141,10 @@ constexpr double kMostBias = 0x1p100;  // below half a unit of the largest float
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                              int64_t query, double magnitude);
 
+// Returns whether a query with the w of job.shared is near enough to its a to share a turn of the
+// candidates. NaNs are not.
+bool can_share(const SweepJob& job, int64_t query);
+
 // Finds the largest distance of the candidates' factors from their origin, and their largest size,
 // rounding to float32 included. Skips numbers that are not finite, which decide nothing. Returns
 // true if interrupted.

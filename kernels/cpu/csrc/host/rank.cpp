@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "host/fpmode.h"
@@ -16,6 +18,13 @@ namespace {
 
 constexpr int64_t kBandCapacity = 1024;  // their rows stay in the cache
 constexpr int kKinds = 4;  // kinds of counts: greater, equal, and both of the excluded
+constexpr size_t kSharing = 16;  // queries for which it pays to move all candidates
+
+// Queries that are swept at once, some of `swept_`, and what they share (SweepJob::shared).
+struct Pass {
+  size_t first, count;
+  std::vector<float> shared;
+};
 
 class Ranking : Sweeps {
  public:
@@ -39,8 +48,8 @@ class Ranking : Sweeps {
     if (is_ok(status_)) find_order();
     if (is_ok(status_) && checks_finite_ && swept_.empty() && num_queries_ && !lists_.indptr)
       check_candidates();
-    for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
-      sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
+    if (is_ok(status_)) cut_passes();
+    for (size_t i = 0; is_ok(status_) && i < passes_.size(); ++i) sweep(passes_[i]);
     if (request_.recorded) return status_;
     if (is_ok(status_)) exclude();
     if (is_ok(status_)) collect();
@@ -112,6 +121,7 @@ class Ranking : Sweeps {
   }
 
   void group_equal_queries() {
+    const int last = job_.facts.query_planes - 1;
     std::unordered_map<std::string_view, size_t> group_of;
     for (int64_t query = 0; query < num_queries_; ++query) {
       // Each has candidates, or results, of its own; or has the numbers of others between its own.
@@ -119,17 +129,77 @@ class Ranking : Sweeps {
         groups_.push_back({query});
         continue;
       }
-      const auto [at, is_new] = group_of.try_emplace(bytes_of(query), groups_.size());
+      const auto [at, is_new] = group_of.try_emplace(bytes_of(query, 0, last), groups_.size());
       if (is_new) groups_.emplace_back();
       groups_[at->second].push_back(query);
     }
   }
 
-  // Returns a row's memory, from its first number to its last one.
-  std::string_view bytes_of(int64_t query) const {
+  // Cuts the swept groups into passes. Queries of one relation share w and nearly a: if enough of
+  // them are near enough, they have passes of their own, which move the candidates once. All
+  // results that are recorded have one pass.
+  void cut_passes() {
+    std::vector<std::vector<int64_t>> alike;
+    if (job_.facts.has_phase && job_.num_crops == 1 && job_.query.step == 1) {
+      std::unordered_map<std::string_view, size_t> place_of;
+      for (const int64_t g : swept_) {
+        const auto [at, is_new] =
+            place_of.try_emplace(bytes_of(groups_[g][0], 2, 3), alike.size());
+        if (is_new) alike.emplace_back();
+        alike[at->second].push_back(g);
+      }
+    }
+    std::vector<int64_t> order;
+    std::vector<bool> shares(groups_.size());
+    for (const std::vector<int64_t>& some : alike) {
+      if (request_.recorded && some.size() < swept_.size()) continue;
+      const std::vector<float> shared = shared_by(some);
+      if (shared.empty()) continue;
+      add_passes(order.size(), some.size(), shared);
+      for (const int64_t g : some) {
+        order.push_back(g);
+        shares[g] = true;
+      }
+    }
+    const size_t first = order.size();
+    std::copy_if(swept_.begin(), swept_.end(), std::back_inserter(order),
+                 [&](int64_t g) { return !shares[g]; });
+    add_passes(first, order.size() - first, {});
+    swept_ = std::move(order);
+  }
+
+  void add_passes(size_t first, size_t count, const std::vector<float>& shared) {
+    const size_t most = plan_.queries;
+    for (size_t at = 0; at < count; at += most)
+      passes_.push_back({first + at, std::min(most, count - at), shared});
+  }
+
+  // Returns the w and the mean of a of some groups, or nothing if these cannot share a turn.
+  std::vector<float> shared_by(const std::vector<int64_t>& some) {
+    if (some.size() < kSharing) return {};
+    const int64_t features = job_.num_features;
+    std::vector<float> shared(3 * features);
+    std::vector<double> sum(features), a(features);
+    load_floats(job_.query, groups_[some[0]][0], 2, 0, features, shared.data());
+    load_floats(job_.query, groups_[some[0]][0], 3, 0, features, shared.data() + features);
+    for (const int64_t g : some) {
+      load_doubles(job_.query, groups_[g][0], 4, 0, features, a.data());
+      for (int64_t k = 0; k < features; ++k) sum[k] += a[k];
+    }
+    for (int64_t k = 0; k < features; ++k)
+      shared[2 * features + k] = static_cast<float>(sum[k] / static_cast<double>(some.size()));
+    job_.shared = shared.data();
+    const bool all = std::all_of(some.begin(), some.end(),
+                                 [&](int64_t g) { return can_share(job_, groups_[g][0]); });
+    job_.shared = nullptr;
+    return all ? shared : std::vector<float>();
+  }
+
+  // Returns the memory of some planes of a row, from the first number to the last one.
+  std::string_view bytes_of(int64_t query, int first_plane, int last_plane) const {
     const View& view = job_.query;
-    int64_t first = view.start[0], last = first;
-    for (int plane = 0; plane < job_.facts.query_planes; ++plane)
+    int64_t first = view.start[first_plane], last = first;
+    for (int plane = first_plane; plane <= last_plane; ++plane)
       for (const int64_t end : {view.start[plane],
                                 view.start[plane] + (job_.num_features - 1) * view.step}) {
         first = std::min(first, end);
@@ -169,8 +239,9 @@ class Ranking : Sweeps {
     find_errors();
   }
 
-  void sweep(size_t first, size_t count) {
-    prepare_pass(first, count);
+  void sweep(const Pass& pass) {
+    job_.shared = pass.shared.empty() ? nullptr : pass.shared.data();
+    prepare_pass(pass.first, pass.count);
     const int64_t rows = job_.num_crops * job_.num_queries;
     num_pairs_ += (is_int8() ? first_threshold_[rows] : rows) * job_.num_candidates;
     sweep_pass();
@@ -313,6 +384,7 @@ class Ranking : Sweeps {
   std::vector<std::vector<int64_t>> counts_;  // of each worker [4][C][B]
   std::vector<std::vector<int64_t>> groups_;  // queries that are equal
   std::vector<int64_t> swept_;                // groups, in sweep order
+  std::vector<Pass> passes_;
   std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
   int64_t num_pairs_ = 0;  // pairs of queries, or of targets where int8 serves, and candidates

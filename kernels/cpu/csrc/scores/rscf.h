@@ -16,7 +16,7 @@ namespace {
 // The largest |x| that each pair of polynomials serves; beyond, whole turns are taken off.
 constexpr float kSmallAngle = 0.9f, kHalfTurn = 3.2f;
 
-enum class Angles { small, half_turn, any };
+enum class Angles { shared, small, half_turn, any };
 
 // Returns e^{ix} with errors up to 2^-15 + 5 u |x|: minimax polynomials by Remez's algorithm.
 template <Angles range>
@@ -49,6 +49,10 @@ inline Phasor turn_by(V x) {
 // sum_k |q_k e^{i a_k b_k} - w_k * c_k|, or without the phase.
 // Planes: [q re, q im, w re, w im, a] and [c re, c im, b - 1]. 17 instructions and a reciprocal
 // square root while angles are small, 22 up to half a turn, 26 beyond; 6 without a factor.
+//
+// Queries of one relation share w and nearly a. A pass of such queries moves the candidates once,
+// u = w * c e^{-ia(b - 1)}, and turns a query by y = (a of the query - a)(b - 1), as 1 + iy - yy/2.
+// Planes: [q re, q im, 2 q re, 2 q im, y / (2b - 2)] and [u re, u im, b - 1]. 11 instructions.
 template <bool Factor>
 struct SweptRotate : RealRows {
   static constexpr ScoreId id{Factor ? 4 : -4};
@@ -66,6 +70,13 @@ struct SweptRotate : RealRows {
   }
   template <Angles range>
   static V add_turned(V sum, const V* q, const V* c) {
+    if constexpr (range == Angles::shared) {
+      const V half = Simd::mul(q[4], c[2]);
+      const V x = Simd::minus_product(half, q[3], q[2]), y = Simd::fma(half, q[2], q[3]);
+      const V re = Simd::minus_product(half, y, Simd::sub(q[0], c[0]));
+      const V im = Simd::fma(half, x, Simd::sub(q[1], c[1]));
+      return Simd::add_sqrt(sum, Simd::fma(re, re, Simd::fma(im, im, Simd::set1(kTiny))));
+    }
     const Phasor turn = turn_by<range>(Simd::mul(q[4], c[2]));
     const V re = Simd::minus_product(q[1], turn.sine, Simd::mul(q[0], turn.cosine));
     const V im = Simd::fma(q[1], turn.cosine, Simd::mul(q[0], turn.sine));
