@@ -86,7 +86,7 @@ class TestTrain:
 
     def test_a_run_is_resumed_by_its_own_config(self, config, tmp_path):
         words = "train", "--run", tmp_path / "run", "--quiet"
-        assert "name either a --config, or a --model" in error_of(*words, "--resume")
+        assert "holds no run to resume" in error_of(*words, "--resume")
         assert run(*words, "-c", config, "--set", "train.steps=2").exit_code == 0
         result = run(*words, "--resume", "--set", "train.steps=4")
         assert result.exit_code == 0, result.stderr
@@ -218,6 +218,7 @@ class TestSeeds:
         assert "seed-8/result.json: the run has not ended" in error_of("evaluate", copy)
         for name in ("seed-8", "seed-9"):
             shutil.rmtree(copy / name)
+        shutil.copytree(copy / "seed-7", copy / "seed-7-old")
         assert "best checkpoint" in run("evaluate", copy).stdout
 
 

@@ -76,6 +76,7 @@ def adversarial_sums(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tens
     """
     peaks, masses, totals = sums = _row_sums(scores, 3)
     _walk(LossPass.ADVERSARIAL_SUMS, scores.contiguous(), sums, constant=alpha)
+    masses.masked_fill_(masses == 0, 1.0)  # rows without negatives but of -inf
     return (totals / masses).float(), peaks.float(), masses.float()
 
 

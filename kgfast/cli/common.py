@@ -154,6 +154,12 @@ def say_columns(
     return True
 
 
+def seed_folders(folder: Path) -> list[Path]:
+    """Return the runs ``seed-S`` of ``kgfast train --seeds`` in a folder, by the seed."""
+    named = [path for path in folder.glob("seed-*") if path.name[5:].isdecimal() and path.is_dir()]
+    return sorted(named, key=lambda path: int(path.name[5:]))
+
+
 def with_spread(rows: dict[str, dict[str, float]], name: str = "") -> dict[str, dict[str, float]]:
     """Return metrics of runs, with their mean and sample deviation if there are several."""
     if len(rows) < 2:

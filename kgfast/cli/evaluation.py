@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import check_no_options, command, load, load_known, say, with_spread
+from kgfast.cli.common import (
+    check_no_options,
+    command,
+    load,
+    load_known,
+    say,
+    seed_folders,
+    with_spread,
+)
 
 Sides = StrEnum("Sides", "head relation tail")
 
@@ -50,11 +58,7 @@ def evaluate(
 
     A folder of ``kgfast train --seeds`` stands for its runs.
     """
-    groups = {
-        str(folder): sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
-        or [folder]
-        for folder in runs
-    }
+    groups = {str(folder): seed_folders(folder) or [folder] for folder in runs}
     if len(groups) < len(runs):
         raise ValueError(f"RUN: {len(runs)} folders, of which {len(groups)} differ")
     compares = any(len(folders) > 1 for folders in (groups, *groups.values()))

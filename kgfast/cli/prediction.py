@@ -104,6 +104,8 @@ def predict(
     if candidates and types:
         raise ValueError("give --candidates or --types, not both")
     loaded = load(run, checkpoint, data, as_table=max_memory is not None, trust=trust)
+    if dim is not None and not hasattr(loaded.model, "dims"):
+        raise ValueError("--dim: the model has no sub-models, of croppable embeddings (MED)")
     entities, relations = loaded.vocabulary or (None, None)
     ids = {
         f"{role}s": ids_of(f"--{role}", names, relations if role == "relation" else entities)

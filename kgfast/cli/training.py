@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kgfast.cli import flags
-from kgfast.cli.common import choose, command, load, say, with_spread
+from kgfast.cli.common import choose, command, load, say, seed_folders, with_spread
 from kgfast.text import escaped
 from kgfast.whole_files import write_whole
 
@@ -40,10 +40,13 @@ def train(
     from kgfast.training import Config, RunFolder, Trainer
 
     if resume and run is not None and config is None and model is None:
-        of_seeds = run.glob("seed-*/config.yaml")
-        first = min(of_seeds, key=lambda path: int(path.parent.name[5:]), default=run)
-        stored = [path for path in (RunFolder(run).config, first) if path.is_file()]
-        config = str(stored[0]) if stored else None
+        stored = map(RunFolder, (run, *seed_folders(run)))
+        first = next((folder.config for folder in stored if folder.config.is_file()), None)
+        if first is None and data is None:
+            raise FileNotFoundError(f"{run} holds no run to resume: name its folder with --run")
+        config = None if first is None else str(first)
+    elif resume and run is None and config is None and model is None:
+        raise ValueError("--resume: name the folder of the run with --run")
     chosen = choose(config, model, data)
     checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
     path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
@@ -53,7 +56,7 @@ def train(
         runs = {path / f"seed-{seed}": checked.updated({"seed": seed}) for seed in all_seeds}
         if RunFolder(path).config.exists():
             raise ValueError(f"--seeds: {path} holds one run; name another folder with --run")
-    elif any(path.glob("seed-*/config.yaml")):
+    elif any(RunFolder(folder).config.is_file() for folder in seed_folders(path)):
         raise ValueError(f"{path} holds runs of --seeds: add --seeds, or name another --run")
     for folder in map(RunFolder, runs):
         if resume and seeds is None and not folder.holds_a_run():

@@ -79,8 +79,10 @@ def read_types(path: Path, names: Names, train: Callable[[], Triples]) -> TypeCo
             if len(kinds) != 1:
                 raise bad_line(path, number, "expected an entity, a tab and a type", line)
             content.setdefault(entity, []).extend(kinds)
+    if not content:
+        raise ValueError(f"{path}: holds no types")
     lists = [value for value in content.values() if isinstance(value, list)]
-    if lists and all(isinstance(kind, str) for kinds in lists for kind in kinds):
+    if any(lists) and all(isinstance(kind, str) for kinds in lists for kind in kinds):
         pairs = [(entity, kind) for entity in content for kind in content[entity]]
         return TypeConstraints.from_types(train(), pairs)
     keys = content if names[1] is not None else map(read_id, content)

@@ -128,7 +128,8 @@ def load(
     entities, relations = with_labels(root, graph[:2])
     if table.labels:
         of_entities = {name: " ".join(label.split()) for name, label in table.labels.items()}
-        entities = entities.labelled({name: label for name, label in of_entities.items() if label})
+        in_table = {name: label for name, label in of_entities.items() if label}
+        entities = entities.labelled({**entities.labels, **in_table})
     type_of = table.types
     if isinstance(types, str):
         type_of = {entity: entity.split(types)[0] for entity in entities if types in entity}

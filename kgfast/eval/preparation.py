@@ -45,7 +45,10 @@ def check_rankable(model: object) -> None:
 
 def check_known(known: KnownTriples | None, model: Any, names: Names) -> None:
     if known is not None and not isinstance(known, KnownTriples):
-        raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
+        raise TypeError(
+            f"known must be KnownTriples or None; got {type(known).__name__}: a dataset has "
+            "known(), triples make KnownTriples(triples)"
+        )
     if known is not None:
         check_same_names(names, known.names, "the known triples")
         _check_times("known", known.num_times, model)

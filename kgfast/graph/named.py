@@ -153,9 +153,10 @@ def named_columns(
         vocabulary = vocabularies.get(column, names[0])
         listed = ids.tolist() if isinstance(ids, Tensor) else ids
         if vocabulary is not None:
-            listed = [vocabulary.name(id) if id >= 0 else "?" for id in listed]
             if vocabulary.labels:
-                labels[f"{column}_label"] = list(map(vocabulary.labels.get, listed))
+                of_ids = [vocabulary.label(id) if id >= 0 else None for id in listed]
+                labels[f"{column}_label"] = of_ids
+            listed = [vocabulary.name(id) if id >= 0 else "?" for id in listed]
         named[column] = listed
     return named, labels
 

@@ -42,6 +42,9 @@ class TimedRelations(Vocabulary):
         places = divmod(id, self.num_times)
         return _BETWEEN.join(of.name(id) for of, id in zip(self.columns, places, strict=True))
 
+    def label(self, id: int) -> str | None:
+        return self.columns[0].label(id // self.num_times)
+
     def ids(self, names: Iterable[str]) -> Tensor:
         return torch.tensor([self[name] for name in names], dtype=torch.int64, device="cpu")
 

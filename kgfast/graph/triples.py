@@ -70,9 +70,12 @@ class Vocabulary:
 
     def text(self, id: int) -> str:
         """Return the name of an id, with the label, if any, in brackets."""
-        name = self.name(id)
-        label = self.labels.get(name)
+        name, label = self.name(id), self.label(id)
         return name if label is None else f"{name} ({label})"
+
+    def label(self, id: int) -> str | None:
+        """Return the label of an id, if any; errors as :meth:`name`."""
+        return self.labels.get(self.name(id))
 
     @property
     def columns(self) -> tuple["Vocabulary", ...]:

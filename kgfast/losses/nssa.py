@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kgfast.graph import TriplesLike, as_triples_tensor
-from kgfast.losses.negatives import NegativesLoss, masked
+from kgfast.losses.negatives import NegativesLoss
 from kgfast.ops.checks import check_bounded
 
 _FIRST_COUNT = 3  # the official code counts from 4 when a pair is met for the first time
@@ -52,11 +52,12 @@ class NSSALoss(NegativesLoss):
         return self.alpha
 
     def of_negatives(self, positive: Tensor, negative: Tensor, mask: Tensor | None) -> Tensor:
-        """Return ``sum_i p_i softplus(x_i)``."""
-        logits = self.alpha * negative.detach()
+        """Return ``sum_i p_i softplus(x_i)``; negatives of -inf, as of a bias, are none."""
+        is_none = negative.detach().isneginf()
         if mask is not None:
-            logits.masked_fill_(~mask, -torch.inf)
-        probability = masked(logits.softmax(-1), mask)  # 0 in a row without negatives
+            is_none |= ~mask
+        logits = (self.alpha * negative.detach()).masked_fill_(is_none, -torch.inf)
+        probability = logits.softmax(-1).masked_fill(is_none, 0.0)
         return -(probability * logsigmoid(-negative)).sum(-1)
 
     def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class ComplEx(Model):
         if dims is None or self.layout != "halves":
             return products
         inside = torch.arange(self.dim, dtype=torch.int64, device=products.device) < dims
-        return products * inside.repeat(2)
+        return torch.where(inside.repeat(2), products, 0.0)
 
     def crop_width(self, dim: int) -> int | None:
         """Return :meth:`Model.crop_width`; zeros in a query crop ``re | im`` rows exactly."""

@@ -1,5 +1,7 @@
 """CP (Hitchcock 1927; Lacroix et al. 2018, arXiv 1806.07297): heads have separate rows."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from kgfast.models.base import Candidates, Model, Side, check_relation, query_rows
@@ -56,6 +58,10 @@ class CP(Model):
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         whole = super().candidates(side)
         return whole if side == "relation" else Candidates(self._half(whole.table, side))
+
+    def first_columns(self, dim: int) -> NoReturn:
+        """Raise a ValueError: a row has two halves."""
+        raise ValueError("dims: CP cannot be cropped (split)")
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         rows = self._half(query_rows(self.entity, anchors), "tail" if side == "head" else "head")

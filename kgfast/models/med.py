@@ -19,7 +19,7 @@ from kgfast.models.base import (
 from kgfast.models.conve import ConvE
 from kgfast.models.cp import CP
 from kgfast.models.rescal import RESCAL
-from kgfast.models.wrapper import Wrapper
+from kgfast.models.wrapper import Wrapper, unwrapped
 
 Crop = Literal["prefix", "split"]
 LossWeight = Literal["exp", "sigmoid"]
@@ -78,10 +78,11 @@ class MED(Wrapper):
         learnable: bool = True,
     ) -> None:
         super().__init__(model)
-        if isinstance(model, MED):
+        if any(isinstance(layer, MED) for layer in model.modules()):
             raise ValueError("model is croppable already: put MED around the inner model")
-        if isinstance(model, ConvE | RESCAL) or (crop == "split" and isinstance(model, CP)):
-            raise ValueError(f"dims: {type(model).__name__} cannot be cropped ({crop})")
+        inner = unwrapped(model)
+        if isinstance(inner, ConvE | RESCAL) or (crop == "split" and isinstance(inner, CP)):
+            raise ValueError(f"dims: {type(inner).__name__} cannot be cropped ({crop})")
         check_option("crop", crop, ("prefix", "split"))
         check_option("loss_weight", loss_weight, ("exp", "sigmoid"))
         self.crop: Crop = crop

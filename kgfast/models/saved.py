@@ -108,7 +108,8 @@ def save(
     >>> run.model, run.vocabulary.entities.names
     (TransE(num_entities=3, num_relations=1, dim=1), ('ann', 'bob', 'eve'))
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, Model)]  # outermost first
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    layers = [layer for layer in modules if isinstance(layer, Model)]  # outermost first
     for layer in layers or [model]:
         if type(layer) not in _OPTIONS:
             raise TypeError(
@@ -288,4 +289,4 @@ def with_data(folder: Path, names: Names, dataset: Dataset) -> Dataset:
         return Triples(torch.stack([maps[0][heads], maps[1][relations], maps[0][tails]], 1), **both)
 
     train, valid, test = map(renumbered, SPLITS)
-    return Dataset(dataset.name, train, valid, test, **both)
+    return Dataset(dataset.name, train, valid, test, types=dataset.types, **both)

@@ -18,8 +18,9 @@ class UnitRows(Rows):
     """
 
     def __init__(
-        self, table: Rows, dtype: torch.dtype = torch.float64, *, zeros: bool = False
+        self, table: Tensor | Table, dtype: torch.dtype = torch.float64, *, zeros: bool = False
     ) -> None:
+        table = TensorTable(table) if isinstance(table, Tensor) else as_rows(table)
         self.table, self.device, self._zeros = table, table.device, zeros
         self.shape, self.dtype = table.shape, dtype
 

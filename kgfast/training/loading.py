@@ -220,6 +220,7 @@ def load_run(
     if data is not None and data is not False:
         source = data if isinstance(data, Dataset) else config.dataset.load(data)
         check_same_graph(dataset, source)
+        dataset = replace(dataset, types=source.types)
         labels = source.entities.labels, source.relations.labels
         names = names[0].labelled(labels[0]), names[1].labelled(labels[1])
     model = model_of(run, config, tensors, names)

@@ -64,11 +64,9 @@ def rehearse(folder, *arguments, **environment):
 def test_cases_run_where_torch_and_triton_are_alone(tmp_path):
     found = rehearse(tmp_path, "--steps", "device", "cut", "failed")
     verdicts = {name: ended["verdict"] for name, ended in found["steps"].items()}
-    assert verdicts == {
-        "device": "good",
-        "cut": "good",
-        "failed": "left out: needs hypothesis",
-    }, found["log"][-2000:]
+    assert verdicts == {"device": "good", "cut": "good", "failed": "left out: needs hypothesis"}, (
+        found["log"][-2000:]
+    )
     assert len(found["cases"]) == 4
     assert all(line["void"] for line in found["cases"])
     assert found["cases"][0]["key"]

@@ -73,11 +73,7 @@ def test_paths_have_the_loss_of_all_paths_at_once(measured):
 
 @pytest.mark.slow
 def test_a_million_paths_in_128_mib(load):
-    """Forward and backward, beyond the model, its gradients and the graph.
-
-    In one thread: beside other programs torch's threads wait for each other at every small
-    operation, and two of them take several times as long as one.
-    """
+    """Forward and backward, beyond model, gradients and graph; on one thread, as two wait long."""
     script, measure = load("paths_speed"), load("lib.measure")
     work = script.Job(900, "kgfast")
     graph = work.graph()

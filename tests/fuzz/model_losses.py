@@ -197,11 +197,7 @@ def _med(
     """Compute the loss of docs/how-to/med_rscf.md, softmax weights, ``exp`` of sub-models."""
 
     def chances(name: str, sign: float, scores: Tensor) -> Tensor:
-        """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``.
-
-        However small that is, the numbers in it are as large as ``sum |s q g|``: q in float32 adds
-        up to 1 but for its roundings. The backward pass notes how large they are.
-        """
+        """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``."""
         weights = (sign * tables[name] * scores).softmax(0)
 
         def note(gradient: Tensor) -> None:

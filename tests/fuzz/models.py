@@ -205,11 +205,7 @@ def _filtered(
         return cropped(drawn, rows, wide[1], dim)
 
     def normal(name: str, inputs: Tensor, first: str, second: str) -> tuple[Tensor, Note]:
-        """Rows of length 1, plus 1; their slope takes its part along the row from a gradient.
-
-        However small what is left, the numbers in it are as large as both: the second result notes
-        how large, of what the backward pass of the exact formula brings.
-        """
+        """Rows of length 1, plus 1; the note says how large the parts of their slopes are."""
         rows = inputs @ crop(name, first, second)
         norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(1e-12)
         unit = rows / norms

@@ -9,6 +9,7 @@ import kgfast
 from kgfast import KnownTriples, Triples, Vocabulary
 from kgfast.distributed import count_range, merge
 from kgfast.graph import TimedRelations
+from kgfast.graph.named import named_columns
 from kgfast.losses.regularizers import n3
 
 N, R, T, DIM = 23, 3, 5, 4
@@ -20,6 +21,12 @@ def complex_rows(table, layout="halves"):
     if layout == "interleaved":
         return torch.complex(rows[:, 0::2], rows[:, 1::2])
     return torch.complex(*rows.chunk(2, 1))
+
+
+def test_labels_of_pairs_are_those_of_relations():
+    pairs = TimedRelations(Vocabulary(["r"]).labelled({"r": "likes"}), Vocabulary(["1", "2"]))
+    assert pairs.text(1) == "r @ 2 (likes)"
+    assert named_columns({"relation": [1]}, (None, pairs))[1] == {"relation_label": ["likes"]}
 
 
 def model_of(layout="halves", seed=0, **options):

@@ -259,11 +259,7 @@ def test_gradients_are_rounded_once_to_nearest(engine, dtype):
 
 
 def on_a_grid(score: str, exponents: Tensor, has_factor: bool, seed: int) -> Sampled:
-    """Small integers times a power of two for each feature: differences are exact.
-
-    Queries of rscf scores have scales of 1 and 2, and angles of 0. Every fourth query equals a row
-    but for one feature.
-    """
+    """Small integers times a power of two for each feature: differences are exact."""
     generator, facts = torch.Generator().manual_seed(seed), get_score(score)
     dim = len(exponents)
     size = torch.ldexp(torch.ones(dim, dtype=torch.float64), exponents).float()
@@ -296,11 +292,7 @@ def of_the_reference(score: str, exponents: tuple[int, ...], has_factor: bool, i
 @engines(*ON_CPU, "triton", scores=DISTANCES)
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_numbers_of_every_size(engine, score, is_indexed, has_factor):
-    """From 2^-148 (3e-45) to 2^118 (3e35), and many sizes in one row.
-
-    In gradients of compiled kernels a difference below 2^-126 counts as 0, and a product, too.
-    docs/reference/reliability.md has the sizes that GPUs serve.
-    """
+    """From 2^-148 (3e-45) to 2^118 (3e35), and many sizes in one row; below 2^-126 counts as 0."""
     facts, dim = get_score(score), 20
     if has_factor and not facts.is_rscf:
         pytest.skip("has no factor")

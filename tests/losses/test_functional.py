@@ -155,6 +155,24 @@ def test_a_row_of_a_sparse_gradient_that_is_not_finite_is_named_by_its_id(row):
         losses.nssa(model, [(0, 0, 1), (3, 0, 5)], torch.tensor([4, 2]), sparse=True)
 
 
+class Biased(DistMult):
+    def candidates(self, side, dims=None):
+        return Candidates(self.entity, self.bias)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.usefixtures("backend")
+def test_negatives_of_minus_infinity_are_none(alpha):
+    model, hrt, negatives = Biased.init(N, R, 4, seed=0), some_triples(), some_negatives()
+    none = min(set(range(N)) - set(hrt.flatten().tolist()))
+    model.bias = torch.zeros(N).index_fill(0, torch.tensor(none), -torch.inf)
+    negatives[0], negatives[1, 0] = none, none
+    found = losses.nssa(model, hrt, negatives, alpha=alpha, reduction="none")
+    plain, mask = DistMult.init(N, R, 4, seed=0), negatives != none
+    expected = losses.nssa(plain, hrt, negatives, alpha=alpha, mask=mask, reduction="none")
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("name", ["nssa", "margin", "logistic"])
 @pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])

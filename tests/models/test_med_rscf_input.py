@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import CP, MED, RSCF, ConvE, RotatE, losses, rank
+from kgfast import CP, MED, RESCAL, RSCF, ConvE, Reciprocal, RotatE, losses, rank
 from kgfast.losses import sampled_scores
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
@@ -53,6 +53,9 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),
         (lambda: MED(base("rotate"), [D], scales=(1, 1, torch.inf)), "three finite numbers"),
         (lambda: MED(CP.init(N, R, D), [4, D], crop="split"), "CP cannot be cropped"),
+        (lambda: MED(Reciprocal(CP.init(N, 4, D)), [4, D], crop="split"), "CP cannot be cropped"),
+        (lambda: CP.init(N, R, D).first_columns(4), "CP cannot be cropped"),
+        (lambda: RESCAL.init(N, R, D).first_columns(4), "RESCAL cannot be cropped"),
     ],
 )
 def test_errors(make, message):

@@ -164,7 +164,8 @@ def test_models_whose_code_is_not_here(tmp_path):
     class Own(TransE):
         """A subclass may score otherwise."""
 
-    for model, name in ((Own.init(N, R, DIM), "Own"), (torch.nn.Linear(2, 2), "Linear")):
+    others = {"Own": Own.init(N, R, DIM), "Linear": torch.nn.Linear(2, 2), "NoneType": None}
+    for name, model in others.items():
         with pytest.raises(TypeError, match=f"model must be RotatE, .* around another; got {name}"):
             kgfast.save(model, tmp_path / "it")
     with pytest.raises(ValueError, match="the first 2 of 4 dimensions have the range of all"):

@@ -203,19 +203,10 @@ class Code:
 
 
 class Loop(Counter[str]):
-    """Count of each operation in a loop.
+    """Count of each operation in a loop, in ``order``, with its ``span`` of addresses.
 
-    Attributes
-    ----------
-    words : int
-        Registers of a thread that loads of global and shared memory fill. A warp's loads of one
-        iteration occupy their return path for as many clocks.
-    products : Counter
-        Multiplications with addition by tensor cores for a warp, by the type of the factors.
-    span : tuple of int
-        First and last address of the loop.
-    order : list of str
-        Operations in the order of the code.
+    ``words`` are registers of a thread that loads fill: a warp's loads take as many clocks.
+    ``products`` are multiplications of tensor cores for a warp, by the type of the factors.
     """
 
     words: int
@@ -337,8 +328,7 @@ class AmdCode(Code):
 def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
     """Return the issue slots per pair of a kernel that sums square roots over features.
 
-    The inner loop runs once per feature and the loop around it once per fold. All other code counts
-    as one turn, also a search or a walk that few tiles need.
+    Code outside the loops counts as one turn.
     """
     threads = 32 * launch.options["num_warps"]
     pairs = math.prod(launch.tile[:2]) // threads

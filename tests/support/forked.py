@@ -24,10 +24,9 @@ PROCESSES.set_forkserver_preload(
 def start(
     script: str, *prelude: str, arguments: Sequence[Any] = (), folder: Path
 ) -> ForkServerProcess:
-    """Start ``script``, indented as one likes, after the ``prelude``.
+    """Start ``script``, indented as one likes, after the ``prelude``, with torch and kgfast loaded.
 
-    The script finds torch and kgfast loaded. ``folder / "output"`` gets the text that the script
-    prints, ``folder / "errors"`` its warnings and errors.
+    Files ``output`` and ``errors`` in the folder get what it writes.
     """
     text = "\n".join(textwrap.dedent(part) for part in (*prelude, script))
     given = text, [str(it) for it in arguments], folder

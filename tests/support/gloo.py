@@ -17,11 +17,9 @@ from support.forked import PROCESSES
 def run_together(
     world: int, work: Callable[..., Any], *args: Any, timeout: float = 60
 ) -> list[Any]:
-    """Return the result, or the error, of ``work(rank, *args)`` in each of so many processes.
+    """Return results or errors of ``work(rank, *args)`` in processes; None for one that was killed.
 
-    ``work`` is a function of ``support``, or a partial one. The store is held by this process, as
-    torchrun's agent holds it. None for a process that ended without a word, or was killed for
-    taking longer than the timeout.
+    ``work`` is a function of ``support``, or a partial one.
     """
     store = dist.TCPStore("127.0.0.1", _free_port(), is_master=True, wait_for_workers=False)
     pipes: list[Any] = []

@@ -57,11 +57,7 @@ def keep_masks_bools() -> None:
 
 
 def _patch_once_a_launch() -> None:
-    """Patch ``triton.language`` once a launch, not again at every call of a nested function.
-
-    A launch patches what its kernel sees and restores it; what only Triton's own library sees
-    (``triton.language.core``) stays patched.
-    """
+    """Patch ``triton.language`` once a launch, not again at every call of a nested function."""
     patched = set()
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -12,11 +12,7 @@ from support.paths import ROOT
 
 
 def run_tests_with(folder: Path, file: str, *packages: str) -> None:
-    """Install packages into a new environment, and run there the tests of a file named "real".
-
-    Packages of this environment are found there, behind the new ones. A test is skipped where
-    packages cannot be installed, as without a network.
-    """
+    """Install packages into a new environment, and run the tests of a file named "real" there."""
     venv.create(folder, with_pip=True)
     (site,) = folder.glob("lib/python*/site-packages")
     here = sysconfig.get_path("purelib")

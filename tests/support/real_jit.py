@@ -99,10 +99,7 @@ def ranking(score: str) -> Iterator[tuple[str, Call]]:
         "ranks of lists",
         lambda: triton.rank_counts(*arguments, p.targets, *known, lists=lists, **p.options),
     )
-    yield (
-        "top-k of lists",
-        lambda: triton.topk(*arguments, 5, *known, lists=lists, **p.options),
-    )
+    yield ("top-k of lists", lambda: triton.topk(*arguments, 5, *known, lists=lists, **p.options))
 
 
 def differentiable(score: str) -> Iterator[tuple[str, Call]]:

@@ -42,8 +42,7 @@ MODES: dict[str, tuple[dict[str, Any], int | None]] = {
 class CountsWaits(CountsStep, LiveMemory):
     """Device that counts waits for values, too: each is 1, distinct ids as many as there are.
 
-    ``trace`` has each operator and each launch since it was emptied, with all arguments. Memory
-    that was there before has its address, new memory the number of its allocation.
+    ``trace`` has all operations and launches since it was emptied, with their arguments.
     """
 
     def __init__(self) -> None:

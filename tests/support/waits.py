@@ -27,11 +27,8 @@ def ids(*shape: int) -> Tensor:
 class PretendDevice(TorchDispatchMode):
     """Within, torch's ``meta`` device stands for a GPU: its tensors have shapes but no values.
 
-    An operation whose result or shape depends on such values raises, as does a sort of them into
-    distinct ones. Copies to the host read ``value`` everywhere; these, and copies to the device
-    from memory that is not pinned, are what the host waits for: ``waits`` counts them. Operators
-    that compute on the device, each of which launches a kernel at least, are counted in
-    ``operators``: neither views nor new memory that is left as it is.
+    An operation that needs values raises. ``waits`` counts copies to the host, which read ``value``
+    everywhere, and those from memory that is not pinned; ``operators`` what launches a kernel.
     """
 
     def __init__(self, value: int = 0) -> None:
@@ -80,11 +77,7 @@ _IN_PLACE_OF_LISTS = ("_foreach_", "_fused_")  # operators that may return nothi
 
 
 def _same_parts(sparse: Tensor) -> Tensor:
-    """Return a sparse gradient of the same ids and rows.
-
-    Torch puts such a gradient into a leaf without a copy, except within a mode, which holds its
-    parts; and the copy of one without values has no rows.
-    """
+    """Return a sparse gradient of the same ids and rows, which torch would copy within a mode."""
     return torch.sparse_coo_tensor(
         sparse._indices(),
         sparse._values(),

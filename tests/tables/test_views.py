@@ -20,5 +20,5 @@ def test_unit_rows_are_unit_rows(width, scale):
     ids = torch.tensor([3, 39, 3])
     assert torch.equal(view.rows(ids), view.block(0, 40)[ids])
     assert torch.equal(view.block(5, 6), view.block(0, 40)[5:6])
-    wide = UnitRows(TensorTable(torch.randn(3, 70_000)))
+    wide = UnitRows(torch.randn(3, 70_000))
     assert torch.equal(wide.block(1, 2), wide.block(0, 3)[1:2])

@@ -180,6 +180,8 @@ class TestTypes:
             ("a.json", '{"next": [["e33"], []]}', "a.json: .*unknown name 'e33'.*'e3'"),
             ("a.json", '{"next": [[], []], "next": [["e1"], []]}', "a.json: .*'next' stands twice"),
             ("a.json", "[1]", "a.json: not the types of this model"),
+            ("a.json", '{"nexd": []}', "a.json: .*unknown name 'nexd'"),
+            ("a.json", "{}", "a.json: holds no types"),
             ("a.json", "{", "a.json: not the types of this model"),
             ("a.tsv", "e1\n", "a.tsv:1: expected an entity, a tab and a type"),
         ],

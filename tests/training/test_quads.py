@@ -108,9 +108,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
 
 def test_models_and_data_that_do_not_fit(tmp_path):
     folder = write(tmp_path / "visits")
-    static = config_of(folder).updated(
-        {"model.name": "complex", "regularizer.time_weight": 0.0},
-    )
+    static = config_of(folder).updated({"model.name": "complex", "regularizer.time_weight": 0.0})
     with pytest.raises(ValueError, match=r"complex does not fit a dataset of quads \(h, r, t, t"):
         Trainer(static, progress=False)
     triples = kgfast.datasets.synthetic(60, 4, 200, 20, 20)

@@ -139,7 +139,10 @@ inline void sum_and_slope(float* x, int64_t count, double* plus, double* linear,
 // Weights by softmax of alpha x, not yet divided by their sum.
 struct Adversarial {
   V alpha, shift;
-  V weight(V v) const { return exp(Simd::mul(alpha, Simd::sub(v, shift))); }
+  V weight(V v) const {  // 0 for -inf
+    const V weight = exp(Simd::mul(alpha, Simd::sub(v, shift)));
+    return Simd::where_negative(Simd::add(v, Simd::set1(FLT_MAX)), Simd::zero(), weight);
+  }
 };
 
 inline void sum_adversarial(const float* x, int64_t count, float alpha, double* peak,
