@@ -39,7 +39,7 @@ COMMANDS = """# Command line
 
 Written by `python benchmarks/pages.py cli` from the command line itself; do not edit.
 
-`python -m kgfast` stands for `kgfast`. A mistake of the user ends in one line and exit code 2;
+`python -m kgfast` stands for `kgfast`. Mistakes of the user end in a line each and exit code 2;
 `--debug` shows the traceback. Every command has `--help`, and [pages](../index.md) have examples.
 """
 ON_AVX2 = "\n\n### README's rows on a machine with AVX2\n\n"

@@ -127,7 +127,8 @@ def _check_fits(model: Any, has_inverses: bool) -> None:
     """Check that the tables of a model have the same meaning in the official code."""
     name = type(model).__name__
     if type(model) not in PLAIN:  # a subclass is refused, since the score may differ
-        why = "it scores by more than an entity and a relation table; try --to safetensors"
+        why = "it scores by more than an entity and a relation table"
+        why += "; try --to safetensors" if type(model).__module__.startswith("kgfast.") else ""
     elif isinstance(model, CP | RESCAL):  # other models of these names there
         why = "try --to safetensors"
     elif has_inverses:

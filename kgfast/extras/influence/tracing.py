@@ -382,7 +382,7 @@ class _Tracing:
         amri = rank(self._model, triples).metrics()["amri"]
         if amri < _CHANCE:
             warnings.warn(
-                f"the model at {self.stages.checkpoints[-1].name} ranks its own training triples "
+                f"{self.stages.checkpoints[-1].name}: the model ranks its own training triples "
                 f"little better than chance (AMRI {amri:.2f}; 0 is chance, 1 is perfect): its "
                 f"influences say little",
                 RuntimeWarning,

@@ -96,7 +96,7 @@ class Reader:
         if not sides or len(set(sides)) != len(sides):
             raise Refused("sides", f"must be 1 to 3 distinct sides; got {shown(body.sides)}")
         if body.candidates is not None and "relation" in sides:
-            raise Refused("candidates", "are entities, and relations are ranked too")
+            raise Refused("candidates", "are entities: not together with the side relation")
         candidates = self._restricted(body.candidates, len(columns["heads"]), sides[0])
         return Question("rank", columns, sides, body.include_known, candidates=candidates)
 

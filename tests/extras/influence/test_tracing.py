@@ -93,7 +93,7 @@ def test_runs_of_queries_with_all_their_answers(tmp_path):
 
 def test_a_model_near_chance_is_said(tmp_path):
     trainer_of(tmp_path, GRAPH, train={"steps": 1, "mode": "1vsall"}, **DOT).fit()
-    with pytest.warns(RuntimeWarning, match=r"best.safetensors ranks its own training triples l"):
+    with pytest.warns(RuntimeWarning, match=r"best.safetensors: the model ranks its own"):
         tracin(tmp_path, test=GRAPH.test.hrt[:1])
     entity, relation = torch.eye(4), torch.ones(1, 4)
     model = DistMult(entity, relation)

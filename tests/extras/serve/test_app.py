@@ -163,7 +163,7 @@ MISTAKES = [
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
     ("/topk", {**QUERY, "candidates": [[1], [2]]}, "candidates", "for each of 1 queries; got 2"),
-    ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "relations are"),
+    ("/rank", {**TRIPLE, "candidates": [1], "sides": ["relation"]}, "candidates", "side relation"),
     ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean; got 1"),
     ("/topk", {"head": 3, "relations": 2}, "head", "unknown field; did you mean 'heads'"),
     ("/topk", {**QUERY, "x" * 9999: 2}, "x" * 60, "unknown field"),
