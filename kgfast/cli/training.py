@@ -76,7 +76,12 @@ def train(
     tested = {}
     for path_of_run, config_of_run in runs.items():
         trainer = Trainer(config_of_run, path_of_run, progress=not quiet)
-        result = trainer.fit(resume)
+        try:
+            result = trainer.fit(resume)
+        except KeyboardInterrupt:
+            words = f"kgfast train --run {escaped(str(path))} --resume"
+            say(f"interrupted: {words} goes on from the last checkpoint, if any", err=True)
+            raise
         tested[path_of_run.name] = result.test
         if trainer.assignment.leads:
             say(f"{escaped(str(path_of_run))}: {result!r}")

@@ -32,7 +32,10 @@ def read_queries(path: Path, names: Names, sizes: Sizes) -> Queries:
     lines = _read(path)
     header: list[str] = list(_ROLES[:2])
     if len(set(lines[0][1].split("\t")) & set(_ROLES)) >= 2:
-        header = lines.pop(0)[1].split("\t")
+        first = lines.pop(0)
+        header = first[1].split("\t")
+        if len(set(header)) < len(header):
+            raise bad_line(path, first[0], "a column stands twice", first[1])
     rows: dict[Side, list[list[int]]] = {}
     for place, (number, line) in enumerate(lines):
         fields = line.split("\t")

@@ -139,7 +139,8 @@ class FactTable:
         if self._has_header:
             return [header.index(column) for column in columns]
         cells = [header[column] for column in columns[:3]]
-        if any({cell.lower() for cell in cells} == set(names) for names in TRIPLE_COLUMNS):
+        are_names = any({cell.lower() for cell in cells} == set(names) for names in TRIPLE_COLUMNS)
+        if are_names and file.suffix != ".parquet":
             says = f"read as a fact; columns={tuple(cells)} skips it"
             warnings.warn(f"{file}: the first row names the columns, and is {says}", stacklevel=2)
         return list(columns)

@@ -154,7 +154,7 @@ def metric_named(name: str) -> Metric:
     if of_any_k:
         return _OF_HITS[of_any_k[1]](int(of_any_k[2]))
     names = ", ".join(metric.name for metric in METRICS if "@" not in metric.name)
-    raise ValueError(f"must be {names} or hits@K, such as hits@10; got {shown(name)}")
+    raise ValueError(f"must be {names} or hits@K, such as hits@10")
 
 
 def check_hits(hits: Any) -> tuple[int, ...]:

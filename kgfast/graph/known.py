@@ -259,7 +259,7 @@ class KnownTriples:
         return {relation: kinds[heads[relation]][tails[relation]] for relation in occurring}
 
     def entity_frequency(self) -> Tensor:
-        """Count the triples with each entity as head or tail, int64 `[largest entity + 1]`."""
+        """Count each entity among heads and tails of triples, int64 `[largest entity + 1]`."""
         return self._indices["tail"].per_anchor() + self._indices["head"].per_anchor()
 
     def relation_frequency(self) -> Tensor:

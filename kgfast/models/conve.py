@@ -118,6 +118,7 @@ class ConvE(Model):
         return relations + self.num_relations if side == "head" else relations
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        self._check_side(side)
         return Candidates(self.entity, self.bias)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

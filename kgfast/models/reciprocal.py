@@ -108,6 +108,7 @@ class Reciprocal(Wrapper):
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return the tails on both sides; or relations without inverses."""
         if side != "relation":
+            self._check_side(side)
             return candidates_at(self.model, "tail", dims)
         whole = candidates_at(self.model, "relation", dims)
         rows = slice(0, None, 2) if self.order == "interleaved" else slice(self.num_relations)

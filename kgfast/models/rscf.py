@@ -143,6 +143,7 @@ class RSCF(Wrapper):
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return the candidates of several crops; with gradients, by one pass over the rows."""
+        self._check_side(side)
         name, widths = "A3" if side == "tail" else "A2", sorted(set(map(self._checked, dims)))
         with no_autocast(self.entity.device):
             inputs = self.entity, getattr(self, name)

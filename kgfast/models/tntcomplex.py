@@ -9,6 +9,7 @@ from torch import Tensor
 from kgfast.models.complex import ComplEx
 from kgfast.models.complex_rows import Layout, product, split
 from kgfast.models.tables import Table, fresh_table, held_table
+from kgfast.ops.differentiable import full_precision
 
 
 class TNTComplEx(ComplEx):
@@ -80,8 +81,9 @@ class TNTComplEx(ComplEx):
     ) -> list[Tensor]:
         """Return the parts of relations with and without their times, ``[B, 2D]`` each."""
         relations, times = ids // len(self.time), ids % len(self.time)
-        time = split(read(self.time, times), self.layout)
-        timed = product(read(self.relation, relations), time, self.layout, conjugates=False)
+        time = split(full_precision(read(self.time, times)), self.layout)
+        rows = full_precision(read(self.relation, relations))
+        timed = product(rows, time, self.layout, conjugates=False)
         return [timed, read(self.static_relation, relations)]
 
     def smoothness(self) -> Tensor:
@@ -89,5 +91,5 @@ class TNTComplEx(ComplEx):
 
         See Lacroix et al. 2020; the exponent is that of the authors' code.
         """
-        re, im = split(self.time.diff(dim=0), self.layout)
+        re, im = split(full_precision(self.time).diff(dim=0), self.layout)
         return (re * re + im * im).pow(1.5).sum() / max(1, len(re))

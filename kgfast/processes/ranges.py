@@ -16,7 +16,7 @@ from kgfast.eval.ranks import Ranks
 from kgfast.eval.rows import RowReader, own_reader
 from kgfast.graph import KnownTriples, TriplesLike
 from kgfast.graph.triples import quads_of
-from kgfast.models import BlockScorer, RankableModel
+from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.processes.shares import check_cover, facts_of
 from kgfast.storage import digest
@@ -64,7 +64,7 @@ class RangeCounts:
 
 
 def count_range(
-    model: RankableModel | BlockScorer,
+    model: RankableModel,
     triples: TriplesLike,
     start: int,
     stop: int,
@@ -91,7 +91,7 @@ def count_range(
     start, stop : int
         The range; may be empty.
     candidate_ids : optional
-        As :func:`kgfast.rank` takes them.
+        As :func:`kgfast.rank` takes them, but no lists of each query.
     dims : int, optional
         A crop width.
 

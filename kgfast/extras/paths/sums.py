@@ -310,6 +310,7 @@ class _Recomputed(torch.autograd.Function):
             for tensor, need in zip(ctx.saved_tensors, needed, strict=True)
         ]
         inputs, parameters = tensors[: ctx.num_inputs], tensors[ctx.num_inputs :]
-        wanted = [tensor for tensor in parameters if tensor.requires_grad]
+        needs = needed[ctx.num_inputs :]  # of the forward: one may be frozen since, an error
+        wanted = [tensor for tensor, need in zip(parameters, needs, strict=True) if need]
         gradients = iter(ctx.job.gradients(grad, inputs, wanted))
         return None, None, None, *(next(gradients) if need else None for need in needed)
