@@ -16,7 +16,8 @@ namespace {
 inline unsigned long main_thread = 0;  // thread that handles signals
 
 #if !defined(_WIN32)
-// After fork() the thread that called fork() is the main one.
+// After fork() the thread that called fork() is the main one. Nothing here throws.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
 [[maybe_unused]] const int registered = pthread_atfork(
     nullptr, nullptr, [] { main_thread = PyThread_get_thread_ident(); });
 #endif
@@ -26,6 +27,7 @@ class Unlocked {
  public:
   Unlocked() : state_(PyEval_SaveThread()) {}
   // While the interpreter ends, Python unwinds threads that want its lock.
+  // NOLINTNEXTLINE(bugprone-unsafe-to-allow-exceptions)
   ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;

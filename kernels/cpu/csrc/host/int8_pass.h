@@ -75,7 +75,8 @@ class Int8Pass {
     const SweepJob& job = *job_.sweep;
     const bool rounded = job.is_rounded();
     const double d = static_cast<double>(features_);
-    const double roundings = static_cast<double>(features_ / 64 + 8 + (rounded ? 3 : 0));
+    const int64_t steps = features_ / 64 + 8 + (rounded ? 3 : 0);
+    const double roundings = static_cast<double>(steps);
     const double near = roundings * 0x1p-24 * (1.0 + 0x1p-10) + (d + 8.0) * 0x1p-52;
     float products[kPairsAtOnce][3];
     tier_->near(job, pairs, count, reinterpret_cast<float*>(memory + int8_panel_bytes(features_)),
