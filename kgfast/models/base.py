@@ -324,7 +324,6 @@ class Model(nn.Module, ABC):
         Complex rows are cut first and then split into real and imaginary parts (MED's ``split``).
         """
         check_dim(dim, self.dim)
-        self.crop_width(dim)  # an error for models without crops
         self._check_in_memory("first_columns()")
         tables = {name: getattr(self, name) for name in self.table_names}
         planes = {name: table.shape[1] // self.dim for name, table in tables.items()}

@@ -1,7 +1,7 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +154,8 @@ class ConvE(Model):
         normalised: Tensor = norm(hidden)
         return normalised
 
-    def crop_width(self, dim: int) -> int | None:
+    def crop_width(self, dim: int) -> NoReturn:
         """Raise a ValueError: a network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
+
+    first_columns = crop_width

@@ -74,6 +74,8 @@ class RESCAL(Model):
         """Raise a ValueError: there are no crops."""
         raise ValueError("dims: RESCAL cannot be cropped")
 
+    first_columns = crop_width
+
 
 def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
     """Multiply each row separately with its relation's matrix, so that no other row matters."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kgfast
-from kgfast import ComplEx, KnownTriples, RotatE, TransE, rank
+from kgfast import MED, ComplEx, KnownTriples, RotatE, TransE, rank
 from support.engines import examples
 from support.ranked_models import MODELS, line, random_triples
 
@@ -88,10 +88,12 @@ def cropped(model, name, dim):
     return type(model)(entity, model.relation[:, :dim], **options)
 
 
-def test_l2_of_halves_has_no_crops():
+def test_l2_of_halves_has_crops_by_split_alone():
     model = RotatE.init(5, 1, 4, norm="l2", seed=0)
     with pytest.raises(ValueError, match="store the embeddings interleaved"):
         rank(model, [(0, 0, 1)], dims=2)
+    split, local = MED(model, [2, 4], crop="split"), model.first_columns(2)
+    assert rank(split, [(0, 0, 1)], dims=2).greater.equal(rank(local, [(0, 0, 1)]).greater)
 
 
 def test_candidate_subsets():
