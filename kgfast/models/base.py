@@ -289,6 +289,10 @@ class Model(nn.Module, ABC):
         """Return the rows ``[B, *]`` of relations that penalties take, by a reader of rows."""
         return [read(self.relation, ids)]
 
+    def for_queries(self, side: Side) -> Self:
+        """Return a model that makes the same queries, and has at hand what each chunk needs."""
+        return self
+
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
         """Return the model on another entity table ``[M, G]``; everything else is shared.
 

@@ -1,5 +1,6 @@
 """RSCF (Kim et al. 2025, ACL long.602): filters of entities from relations, and vice versa."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
@@ -20,7 +21,7 @@ from kgfast.ops.differentiable import no_autocast
 _GAIN = 0.5  # gain of the initial matrices
 # Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
 # other rows.
-_CHUNK = {"cpu": 64}
+_CHUNK = {"cpu": 128}
 _CHUNK_ELSEWHERE = 1 << 12
 
 
@@ -108,6 +109,16 @@ class RSCF(Wrapper):
             queries = self._filtered(anchors, relations, side, widths).unbind()
         return [queries[widths.index(dim)] for dim in dims]
 
+    @torch.no_grad()
+    def for_queries(self, side: Side) -> Self:
+        """Return :meth:`Model.for_queries`, with matrices in float64, as products want them."""
+        local = copy.copy(self)
+        names = "A1", "A2" if side == "tail" else "A3"
+        local._parameters = local._parameters | cast(
+            Any, {name: getattr(self, name).mT.double().contiguous().mT for name in names}
+        )
+        return local
+
     def _filtered(
         self, anchors: Tensor, relations: Tensor, side: Side, widths: list[int]
     ) -> Tensor:
@@ -165,10 +176,11 @@ class RSCF(Wrapper):
 
         def work(number: int) -> None:
             here = slice(number * step, (number + 1) * step)
-            rows = between(table[here].double(), self.dim, *ends)
-            whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
+            rows, count = between(table[here].double(), self.dim, *ends), len(factor[here])
+            if count < step:
+                rows = nn.functional.pad(rows, (0, 0, 0, step - count))
             with torch.no_grad():  # in another thread
-                factor[here] = filters_of(whole, matrix, [width], width)[0, : len(rows)]
+                factor[here] = filters_of(rows, matrix, [width], width)[0, :count]
 
         run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return factor

@@ -58,6 +58,9 @@ class Wrapper(Model):
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         return self.model.relation_ids(relations, side)
 
+    def for_queries(self, side: Side) -> Self:
+        return self._around(self.model.for_queries(side))
+
     def with_entity(self, entity: Tensor | Table) -> Self:
         return self._around(self.model.with_entity(entity))
 

@@ -92,14 +92,26 @@ inline void move_rows(const SweepJob& job, const ScoreFacts& facts, Worker& work
   }
 }
 
-// Returns an upper bound on the Euclidean norm of a panel's largest |b - 1|^3.
-inline float norm_of_cubes(const SweepJob& job, const Worker& worker) {
-  double sum = 0.0;
-  for (int64_t k = 0; k < job.num_features; ++k) {
-    const double square = double{worker.panel_angles[k]} * worker.panel_angles[k];
-    sum += square * square * square;
+// Returns an upper bound on the Euclidean norm of |b - 1|^n of any candidate of a panel, with n
+// one more than the terms of a shared turn. Skips candidates with a factor that is not finite, of
+// which every sum is a NaN.
+inline float norm_of_powers(const SweepJob& job, const ScoreFacts& facts, const Worker& worker) {
+  const int64_t L = facts.lanes;
+  alignas(64) float lanes[Simd::W];
+  float most = 0.0f;
+  for (const float* at = worker.panel + 2 * L; at < worker.panel + 3 * L; at += Simd::W) {
+    V sum = Simd::zero();
+    for (int64_t k = 0; k < job.num_features; ++k) {
+      const V x = Simd::load(at + 3 * k * L), square = Simd::mul(x, x);
+      sum = Simd::fma(square, job.shared_terms == 1 ? square : Simd::mul(square, square), sum);
+    }
+    Simd::store(lanes, sum);
+    for (const float lane : lanes)
+      if (lane > most && lane <= FLT_MAX) most = lane;
   }
-  return static_cast<float>(std::sqrt(sum) * (1.0 + 0x1p-20)) + FLT_MIN;
+  const double features = static_cast<double>(job.num_features);
+  const double square = most * (1.0 + (features + 16.0) * 0x1p-23) + features * 0x1p-120;
+  return static_cast<float>(std::sqrt(square) * (1.0 + 0x1p-20));
 }
 
 // Writes one panel as [feature][plane][lane], W rows at a time so that few streams are read at
@@ -140,7 +152,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
   if (direct) bad = has_nonfinite(worker.room, count * P * L);
   if (bad) find_nonfinite(job, first, valid, worker);
   if (facts.has_phase) find_angles(facts, count, job.angle_stride, worker);
-  if (facts.has_phase && job.shared) move_rows(job, facts, worker);
+  if (facts.has_phase && job.shared_terms) move_rows(job, facts, worker);
   worker.panel = worker.room;
 }
 
@@ -168,10 +180,12 @@ inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_
   for (int plane = 0; plane < planes; ++plane)
     load_doubles(job.query, row, plane, feature, count, exact[plane]);
   job.facts.prepare(exact, count);
-  for (int64_t i = 0; job.shared && i < count; ++i) {
-    exact[2][i] = 2.0 * exact[0][i];
-    exact[3][i] = 2.0 * exact[1][i];
-    exact[4][i] = 0.5 * (exact[4][i] - job.shared[2 * job.num_features + feature + i]);
+  for (int64_t i = 0; job.shared_terms && i < count; ++i) {
+    const double apart = exact[4][i] - job.shared[2 * job.num_features + feature + i];
+    const double by = job.shared_terms == 1 ? apart : 2.0;
+    exact[2][i] = by * exact[0][i];
+    exact[3][i] = by * exact[1][i];
+    exact[4][i] = 0.5 * apart;
   }
   for (int plane = 0; plane < planes; ++plane)
     for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);

@@ -56,13 +56,15 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
 // Place of a block of features in a panel and a tile.
 struct BlockPlace {
   const float *panel, *tile;                // at the first feature
-  const float *panel_angles, *tile_angles;  // at the first feature, unless a turn is shared
+  const float *panel_angles, *tile_angles;  // at the first feature, for a score with phases
+  int shared_terms;                         // SweepJob::shared_terms
 
   template <class Score>
   BlockPlace at(int64_t k) const {
     return {panel + k * Score::planes * lanes_of<Score>(),
             tile + k * Score::query_planes * Score::tile_queries,
-            panel_angles ? panel_angles + k : nullptr, panel_angles ? tile_angles + k : nullptr};
+            Score::has_phase ? panel_angles + k : nullptr,
+            Score::has_phase ? tile_angles + k : nullptr, shared_terms};
   }
 };
 
@@ -70,7 +72,9 @@ struct BlockPlace {
 template <class Score, int Q>
 inline void accumulate_turned(const BlockPlace& place, int64_t count,
                               V (&sums)[Q][Score::vectors]) {
-  if (!place.panel_angles)
+  if (place.shared_terms == 1)
+    return accumulate<Within<Score, Angles::near>, Q>(place.panel, place.tile, count, sums);
+  if (place.shared_terms == 2)
     return accumulate<Within<Score, Angles::shared>, Q>(place.panel, place.tile, count, sums);
   V most = Simd::zero();  // skips a NaN (inf * 0), whose sums are NaN anyway
   for (int64_t k = 0; k < count; k += Simd::W)
@@ -174,6 +178,38 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
   return facts;
 }
 
+// Returns the place of the first feature of a panel, and of a query in its tile.
+template <class Score>
+BlockPlace place_of(const SweepJob& job, int64_t position, const Worker& worker) {
+  constexpr int T = Score::tile_queries;
+  const int64_t tile = position / T;
+  return {worker.panel,
+          job.packed_queries + tile * job.num_features * Score::query_planes * T + position % T,
+          worker.panel_angles, job.tile_angles + tile * job.angle_stride, job.shared_terms};
+}
+
+// Returns the distances of a query and one vector of a panel, by a shared turn and by square roots
+// that round once.
+template <class Score, Angles range>
+V refined(const BlockPlace& place, int vector, int64_t features) {
+  constexpr int L = lanes_of<Score>(), P = Score::planes, QP = Score::query_planes;
+  V total = Simd::zero();
+  for (int64_t first = 0; first < features; first += kSumBlock) {
+    const int64_t end = std::min(first + kSumBlock, features);
+    V sum = Simd::zero();
+    for (int64_t k = first; k < end; ++k) {
+      V c[P], q[QP];
+      for (int p = 0; p < P; ++p)
+        c[p] = Simd::load(place.panel + (k * P + p) * L + vector * Simd::W);
+      for (int p = 0; p < QP; ++p)
+        q[p] = Simd::set1(place.tile[(k * QP + p) * Score::tile_queries]);
+      sum = Simd::add(sum, Simd::sqrt(Score::template square_of<range>(q, c)));
+    }
+    total = Simd::add(total, sum);
+  }
+  return total;
+}
+
 // Makes intervals of totals, with the bound of docs/explanation/exactness.md.
 template <class S>
 struct Deciding {
@@ -199,18 +235,41 @@ struct Deciding {
     const AbsoluteError& error = job.errors[crop * job.num_queries + position];
     const V rel = Simd::set1(job.crops[crop].rel);
     const V absolute = Simd::set1(error.base + error.slope * worker.norms[crop]);
-    Costs<Score::vectors> costs;
+    Intervals costs;
     costs.first = facts.first;
     costs.valid = first_lanes(facts.valid);
 #pragma GCC unroll 4
-    for (int b = 0; b < Score::vectors; ++b) {
-      const V distance = Score::finish(totals[b]);
-      const V off = Simd::fma(rel, Simd::abs(distance), absolute);
-      const V cost = Simd::sub(distance, Simd::load(facts.bias + b * Simd::W));
-      costs.low[b] = Simd::sub(cost, off);
-      costs.high[b] = Simd::add(cost, off);
-    }
+    for (int b = 0; b < Score::vectors; ++b)
+      put(facts, b, Score::finish(totals[b]), rel, absolute, &costs);
+    if constexpr (Score::has_phase && Simd::sqrt_error > 0x1p-20)
+      if (job.shared_terms) refine(job, facts, position, absolute, worker, &costs);
     kgfast::take(job, crop, position, costs, worker);
+  }
+
+ private:
+  using Intervals = Costs<Score::vectors>;
+
+  static void put(const PanelFacts& facts, int b, V distance, V rel, V absolute, Intervals* costs) {
+    const V off = Simd::fma(rel, Simd::abs(distance), absolute);
+    const V cost = Simd::sub(distance, Simd::load(facts.bias + b * Simd::W));
+    costs->low[b] = Simd::sub(cost, off);
+    costs->high[b] = Simd::add(cost, off);
+  }
+
+  // Narrows the intervals of vectors with open lanes. Approximate square roots leave most of them
+  // open; this takes a third of the time of a canonical score.
+  static void refine(const SweepJob& job, const PanelFacts& facts, int64_t position, V absolute,
+                     const Worker& worker, Intervals* costs) {
+    const bool records = job.question == Question::record;
+    const uint64_t open = records ? costs->valid : open_lanes(job, position, *costs);
+    if (__builtin_expect(open == 0, 1)) return;
+    const BlockPlace place = place_of<Score>(job, position, worker);
+    for (int b = 0; b < Score::vectors; ++b)
+      if (open >> b * Simd::W & first_lanes(Simd::W))
+        put(facts, b,
+            job.shared_terms == 1 ? refined<Score, Angles::near>(place, b, job.num_features)
+                                  : refined<Score, Angles::shared>(place, b, job.num_features),
+            Simd::set1(job.refined_rel), absolute, costs);
   }
 };
 
@@ -231,13 +290,9 @@ template <class Consumer, int Q>
 void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
                 Worker& worker) {
   using Score = typename Consumer::Score;
-  constexpr int B = Score::vectors, T = Score::tile_queries;
-  const int64_t tile = position / T, end = job.num_features;
-  const BlockPlace place = {
-      worker.panel,
-      job.packed_queries + tile * job.num_features * Score::query_planes * T + position % T,
-      Score::has_phase && !job.shared ? worker.panel_angles : nullptr,
-      job.tile_angles + tile * job.angle_stride};
+  constexpr int B = Score::vectors;
+  const int64_t end = job.num_features;
+  const BlockPlace place = place_of<Score>(job, position, worker);
   V totals[Q][B];
   for (auto& row : totals)
     for (V& total : row) total = Simd::zero();
@@ -319,7 +374,8 @@ void sweep_panel(const typename Consumer::Job& job, int64_t panel, Worker& worke
   else
     pack_panel(job, shape, facts.first, facts.valid, worker);
   if (job.norm == Norm::none)
-    std::fill_n(worker.norms, job.num_crops, job.shared ? norm_of_cubes(job, worker) : 0.0f);
+    std::fill_n(worker.norms, job.num_crops,
+                shape.has_phase && job.shared_terms ? norm_of_powers(job, shape, worker) : 0.0f);
   else if (job.packed.norms && job.num_crops == 1 && job.num_features == job.packed.features)
     worker.norms[0] = job.packed.norms[panel];
   else

@@ -12,7 +12,7 @@ namespace kgfast {
 //                                 + (per_query + per_pair * norm(c)) * norm(q) + per_norm * norm(c)
 //                                 + per_shift * norm(q's a) * max |b - origin|
 // and for queries that share w and a, with their difference d from a,
-//                                 + per_shared * norm(q) + sum |q| |d|^3 / 6 max |b - 1|^3
+//                                 + per_shared * norm(q) + sum |q| |d (b - 1)|^n / n!, n: 2 or 3
 struct ErrorBound {
   double rel, absolute, per_query, per_pair, per_norm, per_shift, per_shared;
   Norm norm;  // norm of queries and of candidates; queries of an rscf score have another

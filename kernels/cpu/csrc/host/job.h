@@ -100,7 +100,9 @@ struct Worker;
 struct SweepJob : Operands {
   ScoreFacts facts;
   double factor_reach, factor_largest;  // largest |b - origin|, rounding included, and largest |b|
-  const float* shared;  // [3][features]: w and nearly a of all queries of a pass, or nullptr
+  const float* shared;  // [3][features]: w and nearly a of all queries of a pass
+  int shared_terms;     // of e^{iy} beyond the first: 1 or 2, or 0 if nothing is shared
+  float refined_rel;    // Crop::rel of a shared turn with square roots that round once
   const float* bias;  // [N] or nullptr
   float bias_max;
   const double* bias_exact;         // [N] or nullptr

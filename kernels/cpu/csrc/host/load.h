@@ -80,8 +80,9 @@ __attribute__((always_inline)) inline auto with_dtype(DType dtype, F&& call) {
 }
 
 // Both read `count` features of one plane of a row; load_floats says whether one is not finite.
-[[maybe_unused]] __attribute__((noinline)) bool load_floats(const View& view, int64_t row, int plane,
-                                           int64_t feature, int64_t count, float* out) {
+[[maybe_unused]] __attribute__((noinline)) bool load_floats(const View& view, int64_t row,
+                                                            int plane, int64_t feature,
+                                                            int64_t count, float* out) {
   return with_dtype(view.dtype, [&](auto zero) {
     const auto* from = run_at<decltype(zero)>(view, row, plane, feature);
     int bad = 0;

@@ -40,7 +40,7 @@ SweepStatus pack_table(const Execution& execution, const Operands& operands, con
   job.crops = &crop;
   job.num_crops = 1;
   job.num_features = features;
-  set_norm(job, crop_bound(isa, job, 0));
+  set_norm(job, crop_bound(job, 0, isa.sqrt_error));
   const int planes = job.facts.planes;
   if ((panels.int8 && !isa.int8) || (panels.bytes && !isa.bytes))
     throw std::invalid_argument("this machine lacks the tier of these panels");

@@ -29,11 +29,11 @@ SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
   return job;
 }
 
-ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
+ErrorBound crop_bound(const SweepJob& job, int64_t crop, double sqrt_error) {
   const bool rounded = job.is_rounded();
   const int64_t features = job.crops[crop].end;
-  return error_bound(job.facts, features, divide_up(features, 64), job.term_ulps, isa.sqrt_error,
-                     rounded);
+  return error_bound(job.facts, features, divide_up(features, 64), job.term_ulps,
+                     sqrt_error, rounded);
 }
 
 void set_norm(SweepJob& job, const ErrorBound& bound) {
@@ -83,7 +83,7 @@ struct RscfSums {
   double query = 0.0, shift = 0.0;  // norms of the query and of its shifts
   double largest = 0.0, others = 0.0;
   double base = 0.0, apart = 0.0;  // largest shared |a|, and largest difference from it
-  double cubes = 0.0, squared_cubes = 0.0;  // of |q| |d|^3 / 6, d: the difference
+  double left = 0.0, left_squares = 0.0;  // of what a shared turn leaves, over |b - 1|^n
   bool flushes = false;
 };
 
@@ -109,13 +109,14 @@ RscfSums sums_of(const SweepJob& job, int64_t features, int64_t query) {
         sums.flushes |= 0.0 < w && w < 0x1p-125;
         sums.others += w;
       }
-      if (!job.shared) continue;
+      if (!job.shared_terms) continue;
       const double base = job.shared[2 * job.num_features + k + i];
-      const double apart = std::fabs(run[4][i] - base), cube = q * apart * apart * apart / 6.0;
+      const double apart = std::fabs(run[4][i] - base);
+      const double left = q * apart * apart * (job.shared_terms == 1 ? 0.5 : apart / 6.0);
       sums.base = std::max(sums.base, std::fabs(base));
       sums.apart = std::max(sums.apart, apart);
-      sums.cubes += cube;
-      sums.squared_cubes += cube * cube;
+      sums.left += left;
+      sums.left_squares += left * left;
     }
   }
   if (squares) sums.query = std::sqrt(sums.query), sums.shift = std::sqrt(sums.shift);
@@ -129,7 +130,7 @@ double rscf_error(const SweepJob& job, const ErrorBound& bound, const RscfSums& 
   const bool is_complex = job.rows.planes == 2;
   if (sums.flushes || (is_complex && !(sums.largest * (job.factor_largest + 1.0) <= 0x1p20)))
     return INFINITY;
-  const double moved = job.shared ? bound.per_shared * sums.query
+  const double moved = job.shared_terms ? bound.per_shared * sums.query
                                   : bound.per_query * sums.query +
                                         bound.per_shift * sums.shift * job.factor_reach;
   return (moved + 0x1p-125 * sums.others) * (1.0 + 1e-6);
@@ -138,12 +139,16 @@ double rscf_error(const SweepJob& job, const ErrorBound& bound, const RscfSums& 
 }  // namespace
 
 bool can_share(const SweepJob& job, int64_t query) {
-  constexpr double most_reach = 4.0, most_angle = 3.2, most_apart = 1.0, most_cubes = 0x1p-9;
+  constexpr double most_reach = 4.0, most_angle = 3.2, most_apart = 1.0;
+  constexpr double most_left = 0x1p-9;  // few pairs stay open
   const double reach = job.factor_reach;
-  if (job.is_rounded() || job.rows.factor.dtype == DType::f64 || !(reach <= most_reach)) return false;
+  const bool is_rounded = job.is_rounded() || job.rows.factor.dtype == DType::f64;
+  if (is_rounded || !(reach <= most_reach)) return false;
   const RscfSums sums = sums_of(job, job.num_features, query);
+  const bool is_near = job.shared_terms == 1;
+  const double left = sums.left * reach * reach * (is_near ? 1.0 : reach);
   return sums.base * reach <= most_angle && sums.apart * reach <= most_apart &&
-         sums.cubes * reach * reach * reach <= most_cubes * sums.query;
+         left <= most_left * sums.query;
 }
 
 AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
@@ -154,7 +159,7 @@ AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorB
   if (job.facts.is_rscf) {
     const RscfSums sums = sums_of(job, features, query);
     constant += rscf_error(job, bound, sums);
-    per_norm = std::sqrt(sums.squared_cubes) * (1.0 + bound.rel) * (1.0 + 1e-6);
+    per_norm = std::sqrt(sums.left_squares) * (1.0 + bound.rel) * (1.0 + 1e-6);
   } else if (bound.norm != Norm::none) {
     const double norm = query_norm(job, features, bound.norm, query);
     constant += bound.per_query * norm;

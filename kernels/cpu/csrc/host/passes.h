@@ -111,8 +111,8 @@ inline float round_down(double x) { return -round_up(-x); }
 // |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
 inline double relative_error(const ErrorBound& bound) { return bound.rel / (1.0 - bound.rel); }
 
-// Returns the error bound of a crop.
-ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop);
+// Returns the error bound of a crop, with square roots of a relative error.
+ErrorBound crop_bound(const SweepJob& job, int64_t crop, double sqrt_error);
 
 // Sets the norms of candidates that the bound needs, for every crop.
 void set_norm(SweepJob& job, const ErrorBound& bound);

@@ -20,10 +20,16 @@ constexpr int64_t kBandCapacity = 1024;  // their rows stay in the cache
 constexpr int kKinds = 4;  // kinds of counts: greater, equal, and both of the excluded
 constexpr size_t kSharing = 16;  // queries for which it pays to move all candidates
 
-// Queries that are swept at once, some of `swept_`, and what they share (SweepJob::shared).
+// Turn of the candidates that queries share (SweepJob).
+struct SharedTurn {
+  std::vector<float> shared;
+  int terms = 0;
+};
+
+// Queries that are swept at once, some of `swept_`.
 struct Pass {
   size_t first, count;
-  std::vector<float> shared;
+  SharedTurn turn;
 };
 
 class Ranking : Sweeps {
@@ -153,9 +159,9 @@ class Ranking : Sweeps {
     std::vector<bool> shares(groups_.size());
     for (const std::vector<int64_t>& some : alike) {
       if (request_.recorded && some.size() < swept_.size()) continue;
-      const std::vector<float> shared = shared_by(some);
-      if (shared.empty()) continue;
-      add_passes(order.size(), some.size(), shared);
+      const SharedTurn turn = shared_by(some);
+      if (!turn.terms) continue;
+      add_passes(order.size(), some.size(), turn);
       for (const int64_t g : some) {
         order.push_back(g);
         shares[g] = true;
@@ -168,31 +174,40 @@ class Ranking : Sweeps {
     swept_ = std::move(order);
   }
 
-  void add_passes(size_t first, size_t count, const std::vector<float>& shared) {
+  void add_passes(size_t first, size_t count, const SharedTurn& turn) {
     const size_t most = plan_.queries;
     for (size_t at = 0; at < count; at += most)
-      passes_.push_back({first + at, std::min(most, count - at), shared});
+      passes_.push_back({first + at, std::min(most, count - at), turn});
   }
 
   // Returns the w and the mean of a of some groups, or nothing if these cannot share a turn.
-  std::vector<float> shared_by(const std::vector<int64_t>& some) {
+  SharedTurn shared_by(const std::vector<int64_t>& some) {
     if (some.size() < kSharing) return {};
     const int64_t features = job_.num_features;
-    std::vector<float> shared(3 * features);
+    SharedTurn turn{std::vector<float>(3 * features)};
+    float* shared = turn.shared.data();
     std::vector<double> sum(features), a(features);
-    load_floats(job_.query, groups_[some[0]][0], 2, 0, features, shared.data());
-    load_floats(job_.query, groups_[some[0]][0], 3, 0, features, shared.data() + features);
+    const int64_t any = groups_[some[0]][0];
+    for (const int plane : {0, 1})
+      load_floats(job_.query, any, 2 + plane, 0, features, shared + plane * features);
     for (const int64_t g : some) {
       load_doubles(job_.query, groups_[g][0], 4, 0, features, a.data());
       for (int64_t k = 0; k < features; ++k) sum[k] += a[k];
     }
     for (int64_t k = 0; k < features; ++k)
       shared[2 * features + k] = static_cast<float>(sum[k] / static_cast<double>(some.size()));
-    job_.shared = shared.data();
-    const bool all = std::all_of(some.begin(), some.end(),
-                                 [&](int64_t g) { return can_share(job_, groups_[g][0]); });
-    job_.shared = nullptr;
-    return all ? shared : std::vector<float>();
+    for (turn.terms = 1; turn.terms <= 2; ++turn.terms) {
+      share(turn);
+      if (std::all_of(some.begin(), some.end(),
+                      [&](int64_t g) { return can_share(job_, groups_[g][0]); }))
+        return turn;
+    }
+    return {};
+  }
+
+  void share(const SharedTurn& turn) {
+    job_.shared = turn.shared.data();
+    job_.shared_terms = turn.terms;
   }
 
   // Returns the memory of some planes of a row, from the first number to the last one.
@@ -240,7 +255,7 @@ class Ranking : Sweeps {
   }
 
   void sweep(const Pass& pass) {
-    job_.shared = pass.shared.empty() ? nullptr : pass.shared.data();
+    share(pass.turn);
     prepare_pass(pass.first, pass.count);
     const int64_t rows = job_.num_crops * job_.num_queries;
     num_pairs_ += (is_int8() ? first_threshold_[rows] : rows) * job_.num_candidates;

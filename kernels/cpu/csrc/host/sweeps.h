@@ -62,10 +62,11 @@ class Sweeps {
   void plan(int64_t most_queries, int64_t k) {
     plan_ = plan_passes(job_, execution_.threads, std::min(most_queries, kQueriesPerPass));
     for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
-      bounds_.push_back(crop_bound(isa_, job_, crop));
+      bounds_.push_back(crop_bound(job_, crop, isa_.sqrt_error));
       crops_[crop].rel = round_up(relative_error(bounds_[crop]));
       list_bounds_.push_back(list_bound(crops_[crop].end));
     }
+    job_.refined_rel = round_up(relative_error(crop_bound(job_, job_.num_crops - 1, 0x1p-24)));
     set_norm(job_, bounds_.back());
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
     int8_ = std::make_unique<Int8Pass>(execution_, job_, k);

@@ -16,7 +16,7 @@ namespace {
 // The largest |x| that each pair of polynomials serves; beyond, whole turns are taken off.
 constexpr float kSmallAngle = 0.9f, kHalfTurn = 3.2f;
 
-enum class Angles { shared, small, half_turn, any };
+enum class Angles { near, shared, small, half_turn, any };
 
 // Returns e^{ix} with errors up to 2^-15 + 5 u |x|: minimax polynomials by Remez's algorithm.
 template <Angles range>
@@ -51,8 +51,10 @@ inline Phasor turn_by(V x) {
 // square root while angles are small, 22 up to half a turn, 26 beyond; 6 without a factor.
 //
 // Queries of one relation share w and nearly a. A pass of such queries moves the candidates once,
-// u = w * c e^{-ia(b - 1)}, and turns a query by y = (a of the query - a)(b - 1), as 1 + iy - yy/2.
-// Planes: [q re, q im, 2 q re, 2 q im, y / (2b - 2)] and [u re, u im, b - 1]. 11 instructions.
+// u = w * c e^{-ia(b - 1)}, and turns a query by y = d(b - 1), d = (a of the query - a), as 1 + iy
+// or 1 + iy - yy/2, by SweepJob::shared_terms.
+// Planes: [q re, q im, d q re, d q im, 0] and [u re, u im, b - 1]. 8 instructions.
+// Or [q re, q im, 2 q re, 2 q im, d/2]. 11 instructions.
 template <bool Factor>
 struct SweptRotate : RealRows {
   static constexpr ScoreId id{Factor ? 4 : -4};
@@ -61,26 +63,28 @@ struct SweptRotate : RealRows {
   static constexpr bool is_rscf = true, has_factor = Factor, has_phase = Factor;
   static constexpr float factor_origin = 1.0f;
 
-  static V add_modulus(V sum, V re, V im, const V* q, const V* c) {
-    const V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
-    return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
+  static V squared(V x, V y) { return Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))); }
+  static V squared(V re, V im, const V* q, const V* c) {
+    return squared(Simd::minus_product(q[2], c[0], re), Simd::minus_product(q[3], c[1], im));
   }
   static V add(V sum, const V* q, const V* c) {
-    return add_modulus(sum, q[0], q[1], q, c);
+    return Simd::add_sqrt(sum, squared(q[0], q[1], q, c));
   }
   template <Angles range>
-  static V add_turned(V sum, const V* q, const V* c) {
-    if constexpr (range == Angles::shared) {
-      const V half = Simd::mul(q[4], c[2]);
-      const V x = Simd::minus_product(half, q[3], q[2]), y = Simd::fma(half, q[2], q[3]);
+  static V square_of(const V* q, const V* c) {
+    if constexpr (range <= Angles::shared) {
+      constexpr bool is_near = range == Angles::near;
+      const V half = is_near ? c[2] : Simd::mul(q[4], c[2]);
+      const V x = is_near ? q[2] : Simd::minus_product(half, q[3], q[2]);
+      const V y = is_near ? q[3] : Simd::fma(half, q[2], q[3]);
       const V re = Simd::minus_product(half, y, Simd::sub(q[0], c[0]));
       const V im = Simd::fma(half, x, Simd::sub(q[1], c[1]));
-      return Simd::add_sqrt(sum, Simd::fma(re, re, Simd::fma(im, im, Simd::set1(kTiny))));
+      return squared(re, im);
     }
     const Phasor turn = turn_by<range>(Simd::mul(q[4], c[2]));
     const V re = Simd::minus_product(q[1], turn.sine, Simd::mul(q[0], turn.cosine));
     const V im = Simd::fma(q[1], turn.cosine, Simd::mul(q[0], turn.sine));
-    return add_modulus(sum, re, im, q, c);
+    return squared(re, im, q, c);
   }
 
   // Prepares one feature of a query when the query is packed.
@@ -105,7 +109,7 @@ struct SweptRotate : RealRows {
 template <class Score, Angles range>
 struct Within : Score {
   static V add(V sum, const V* q, const V* c) {
-    return Score::template add_turned<range>(sum, q, c);
+    return Simd::add_sqrt(sum, Score::template square_of<range>(q, c));
   }
 };
 
