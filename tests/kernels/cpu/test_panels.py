@@ -65,18 +65,19 @@ def test_rows_that_one_query_reads_in_place_count_like_packed_rows(isa, score, d
 
 
 def test_one_query_packs_no_rows(isa):
-    """The longest row of a panel bounds its errors; rows in place have each its own bound."""
+    """The longest row of a panel bounds its errors; rows in place have their own."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(2000, 64, generator=generator)
     table[0] *= 1e9
     queries, targets = torch.randn(5, 64, generator=generator), torch.arange(5) * 7 + 1
     canonical = []
-    for count in (1, 5):
-        few = Operands(queries[:count], Prepared(table, get_score("dot")))
+    for score, count in (("dot", 1), ("dot", 5), ("rotate", 1)):
+        few = Operands(queries[:count], Prepared(table, get_score(score)))
         with serving(0), tiers.counted_pairs() as pairs:
             counts_of(few, targets[:count], Known(*no_known(count)))
         canonical.append(int(pairs[tiers.PAIRS.index("canonical")]) / count)
     assert 4 * canonical[0] < canonical[1]
+    assert canonical[2] < 1
 
 
 def test_panels_are_read_in_place_of_the_table(isa):

@@ -217,9 +217,11 @@ class Sweeps {
   // vectors and a part, then the runs; a tree adds the lanes. None holds without panels for rscf
   // scores, nor with rounded numbers.
   ErrorBound list_bound(int64_t features) const {
+    // A Newton step leaves 3.4u of 1.5 * 2^-12, and rounds by 1.5u.
+    constexpr double root = 6.0 * 0x1p-24;
     const bool rounded = job_.is_rounded();
     ErrorBound bound = error_bound(job_.facts, features + kWidestVector, features / 64 + 8,
-                                   job_.term_ulps, isa_.sqrt_error, false);
+                                   job_.term_ulps, root, false);
     if (rounded || job_.facts.is_rscf) bound.absolute = INFINITY;
     return bound;
   }
