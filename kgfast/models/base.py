@@ -394,6 +394,11 @@ def candidates_at(
     return cast(Candidates, candidates)
 
 
+def for_queries(model: Any, side: Side) -> Any:
+    """Return :meth:`Model.for_queries`, for any model."""
+    return model.for_queries(side) if isinstance(model, Model) else model
+
+
 def queries_at(
     model: RankableModel, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.ieee import ieee_arithmetic
-from kgfast.models.base import Model, RankableModel, Side, queries_at
+from kgfast.models.base import RankableModel, Side, for_queries, queries_at
 from kgfast.models.wrapper import Wrapper
 
 # Queries of a chunk: with more queries a single query takes longer, with fewer a ranking takes
@@ -42,8 +42,8 @@ def evaluated_queries(
     rows = len(anchors)
     if size is None or not rows:
         return queries_at(model, anchors, relations, side, dim)
-    if _is_of_kgfast(type(maker)) and isinstance(model, Model):
-        model = model.for_queries(side)
+    if _is_of_kgfast(type(maker)):
+        model = for_queries(model, side)
     chunks = -(-rows // size)
     missing = chunks * size - rows
     anchors, relations = (torch.cat([of, of[:1].expand(missing)]) for of in (anchors, relations))

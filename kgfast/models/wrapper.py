@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from kgfast.models.base import Model, Side, is_nested, operator_width
+from kgfast.models.base import Model, Side, for_queries, is_nested, operator_width
 from kgfast.tables import Table
 
 
@@ -59,7 +59,7 @@ class Wrapper(Model):
         return self.model.relation_ids(relations, side)
 
     def for_queries(self, side: Side) -> Self:
-        return self._around(self.model.for_queries(side))
+        return self._around(for_queries(self.model, side))
 
     def with_entity(self, entity: Tensor | Table) -> Self:
         return self._around(self.model.with_entity(entity))
