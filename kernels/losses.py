@@ -23,7 +23,6 @@ from torch import Tensor
 from .backend import Into
 from .labels import Bce, CrossEntropy, LossChecks, LossGradients, LossNeed, LossRows, LossTotal
 from .operands import Need, Operands
-from .spares import empty_like
 
 # Queries per block when gradients are made ahead: reading and writing the gradients of a table, 8
 # bytes per number, takes as long as a third of this many scores.
@@ -245,7 +244,7 @@ class _TileSweep:
         size = min(self._step, count) * min(self._width, len(table))
         self._scratch = queries.new_empty(size, dtype=plan.dtype) if kept is None else kept
         self._queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
-        self._table = empty_like(table) if need.table else None
+        self._table = table.new_empty(table.shape) if need.table else None
         if self._table is not None and not operands.num_queries:
             self._table.zero_()  # else tiles fill the whole table
         self._bias = queries.new_zeros(len(table)) if need.bias else None

@@ -154,7 +154,7 @@ def indexed_backward(
     groups = _grouped(index, rows) if need.table or need.factor else None
     count = None if groups is None or groups.whole_table else groups.num_ids
     gradients = _room(operands, need, count)
-    if groups is not None and groups.whole_table:  # only some rows are written
+    if groups is not None and groups.whole_table and groups.num_ids < len(operands.table):
         for gradient in gradients[1:3]:
             if gradient is not None:
                 gradient.zero_()

@@ -24,32 +24,45 @@ _CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 23
 
 
-def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) -> Tensor:
-    """Return ``N(e A) + 1`` with the Euclidean norm, of each crop, ``[C, M, P * dim]``.
+def filters_of(rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int) -> tuple[Tensor, ...]:
+    """Return ``N(e A) + 1`` with the Euclidean norm, of each crop, ``[M, P * width]``.
 
     ``rows [M, G]`` and ``matrix [G, P * dim]`` have one dtype, and planes of ``dim`` columns.
-    ``widths`` increase; a crop has the first features of each plane, and zeros beyond. Gradients
-    flow to rows and matrix, once. Without gradients, equal rows have equal filters.
+    ``widths`` increase; a crop has the first features of each plane. Gradients flow to rows and
+    matrix, once. Without gradients, equal rows have equal filters.
     """
     if torch.is_grad_enabled():
-        apply: Any = _FilterFunction.apply
-        return cast(Tensor, apply(rows, matrix, tuple(widths), dim))
-    filters = rows.new_zeros(len(widths), len(rows), matrix.shape[1] // dim, dim)
-    for crop, width in zip(filters, widths, strict=True):
+        return _apply(rows, matrix, widths, dim, False)
+    made = []
+    for width in widths:
         total = product(between(rows, dim, 0, width), block_of(matrix, dim, (0, width), width))
         norm = torch.linalg.vector_norm(total, dim=1, keepdim=True)
-        total = total / norm.clamp_min(SMALLEST_NORM) + 1.0
-        crop[:, :, :width] = total.unflatten(1, (-1, width))
-    return filters.flatten(2)
+        made.append(total / norm.clamp_min(SMALLEST_NORM) + 1.0)
+    return tuple(made)
+
+
+def crops_with_filters(
+    rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Return each crop's features of the rows, ``[M, G / dim * width]``, and :func:`filters_of`.
+
+    Both gradients of a row are summed while it is in the cache.
+    """
+    made = _apply(rows, matrix, widths, dim, True)
+    return list(zip(made[len(widths) :], made, strict=False))
+
+
+def _apply(*inputs: Any) -> tuple[Tensor, ...]:
+    return cast(tuple[Tensor, ...], _FilterFunction.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
 class _FilterFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, matrix: Tensor, widths: tuple[int, ...], dim: int
-    ) -> Tensor:
+        ctx: Any, rows: Tensor, matrix: Tensor, widths: Sequence[int], dim: int, cuts: bool
+    ) -> tuple[Tensor, ...]:
         planes, widest = matrix.shape[1] // dim, widths[-1]
-        filters = rows.new_zeros(len(widths), len(rows), planes, dim)
+        filters = [rows.new_empty(len(rows), planes, width) for width in widths]
         norms = rows.new_empty(len(widths), len(rows), 1, 1)
         ranges = list(pairwise([0, *widths]))  # features that each crop adds
         added = [block_of(matrix, dim, ends, widest) for ends in ranges]
@@ -60,35 +73,47 @@ class _FilterFunction(torch.autograd.Function):
                 crop, norm = total.view(-1, planes, widest)[:, :, :width], norms[i, chunk]
                 torch.linalg.vector_norm(crop, dim=(1, 2), keepdim=True, out=norm)
                 norm.clamp_min_(SMALLEST_NORM)
-                torch.div(crop, norm, out=filters[i, chunk, :, :width]).add_(1.0)
-        ctx.save_for_backward(rows, matrix, norms, filters)
+                torch.div(crop, norm, out=filters[i][chunk]).add_(1.0)
+        ctx.save_for_backward(rows, matrix, norms, *filters)
         ctx.widths, ctx.dim = widths, dim
-        return filters.flatten(2)
+        cut = [between(rows, dim, 0, width) for width in widths] if cuts else []
+        return *(made.flatten(1) for made in filters), *cut
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second()
-        rows, matrix, norms, filters = ctx.saved_tensors
-        dim, planes, widest = ctx.dim, matrix.shape[1] // ctx.dim, ctx.widths[-1]
-        gradient = gradient.view_as(filters)
-        for_rows = torch.zeros_like(rows) if ctx.needs_input_grad[0] else None
-        for_matrix = torch.zeros_like(matrix) if ctx.needs_input_grad[1] else None
+        rows, matrix, norms, *filters = ctx.saved_tensors
+        dim, planes, widths = ctx.dim, matrix.shape[1] // ctx.dim, ctx.widths
+        of_filters = [
+            gradient.unflatten(1, (planes, width))
+            for gradient, width in zip(gradients, widths, strict=False)
+        ]
+        of_crops = list(zip(gradients[len(widths) :], widths, strict=False))
+        for_rows = for_matrix = None
+        if ctx.needs_input_grad[0]:
+            for_rows = torch.empty_like(rows) if widths[-1] == dim else torch.zeros_like(rows)
+        if ctx.needs_input_grad[1]:
+            for_matrix = torch.zeros_like(matrix)
         for chunk in _chunks(rows):
             some = rows[chunk]
-            total = rows.new_zeros(len(some), planes, widest)  # product of the crops so far
-            for i, (below, width) in reversed(list(enumerate(pairwise([0, *ctx.widths])))):
-                crop = i, chunk, slice(None), slice(width)
-                total[:, :, :width] += _through_norm(gradient[crop], filters[crop], norms[i, chunk])
+            total = rows.new_zeros(len(some), planes, widths[-1])  # product of the crops so far
+            for i, (below, width) in reversed(list(enumerate(pairwise([0, *widths])))):
+                slopes = _through_norm(of_filters[i][chunk], filters[i][chunk], norms[i, chunk])
+                total[:, :, :width] += slopes
                 flat = total.flatten(1)
                 if for_rows is not None:
-                    block = block_of(matrix, dim, (below, width), widest)
+                    block = block_of(matrix, dim, (below, width), widths[-1])
                     here = for_rows[chunk].unflatten(1, (-1, dim))[:, :, below:width]
                     here.copy_((flat @ block.T).view_as(here))
                 if for_matrix is not None:
                     slopes = between(some, dim, below, width).T @ flat
-                    here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, :widest]
+                    here = for_matrix.view(-1, dim, planes, dim)[:, below:width, :, : widths[-1]]
                     here += slopes.view_as(here)
-        return for_rows, for_matrix, None, None
+            if for_rows is not None:
+                for gradient, width in of_crops:
+                    here = for_rows[chunk].unflatten(1, (-1, dim))[:, :, :width]
+                    here += gradient[chunk].unflatten(1, (-1, width))
+        return for_rows, for_matrix, None, None, None
 
 
 def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:

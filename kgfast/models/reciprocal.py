@@ -16,6 +16,7 @@ from kgfast.models.base import (
     check_model,
     check_option,
     queries_at,
+    queries_of,
 )
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at, is_in_blocks
@@ -116,6 +117,13 @@ class Reciprocal(Wrapper):
         bias = bias[rows] if bias is not None and len(bias) == len(whole.table) else bias
         factor = None if factor is None else factor[rows]
         return replace(whole, table=whole.table[rows], bias=bias, factor=factor)
+
+    def queries_of(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the queries of several crops at once, for a step of training."""
+        self._check_side(side)
+        return queries_of(self.model, anchors, self.relation_ids(relations, side), "tail", dims)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
         """Return the candidates of several crops at once, for a step of training."""

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self, cast
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 from kgfast import ops
 from kgfast.models.base import Candidates, Model, Side, check_dim, distinct_relations, query_rows
 from kgfast.models.evaluated import run_alone
-from kgfast.models.filters import between, block_of, filters_of
+from kgfast.models.filters import between, block_of, crops_with_filters, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.tables import fresh_table
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
 from kgfast.ops.differentiable import no_autocast
+from kgfast.ops.dispatch import offers
 
 _GAIN = 0.5  # gain of the initial matrices
 # Rows whose factor is made at once, without gradients: a fixed number, so that no row depends on
@@ -97,16 +97,18 @@ class RSCF(Wrapper):
         The result is that of :meth:`Model.queries`, ``[B, F]`` in the layout of
         :mod:`kgfast.kernels.scores`. A crop's rows stay full-width, with zeros beyond the crop.
         """
-        return self.queries_of(anchors, relations, side, [self.dim if dims is None else dims])[0]
+        self._check_side(side)
+        width = self._checked(dims)
+        (queries,) = self._filtered(anchors, relations, side, [width])
+        return self._widened(queries, width) if self._cuts else queries
 
     def queries_of(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: Sequence[int]
     ) -> list[Tensor]:
-        """Return the queries of several crops, made at once."""
+        """Return the queries of several crops, made at once, for :meth:`candidates_of`."""
         self._check_side(side)
         widths = sorted({self._checked(dim) for dim in dims})
-        with no_autocast(self.entity.device):
-            queries = self._filtered(anchors, relations, side, widths).unbind()
+        queries = self._filtered(anchors, relations, side, widths)
         return [queries[widths.index(dim)] for dim in dims]
 
     @torch.no_grad()
@@ -121,49 +123,90 @@ class RSCF(Wrapper):
 
     def _filtered(
         self, anchors: Tensor, relations: Tensor, side: Side, widths: list[int]
-    ) -> Tensor:
-        """Return the queries of crops, ``[C, B, F]``."""
-        distinct: Tensor = relations
-        place: Tensor | None = None
-        # Without gradients, the shape of a product would depend on the relations; of several crops
-        # a gather takes longer than the products.
-        if torch.is_grad_enabled() and len(widths) == 1:
-            distinct, place = distinct_relations(relations)
-        scale = self._filters(query_rows(self.relation, distinct), "A1", widths)  # [C, B, G]
-        if place is not None:
-            scale = nn.functional.embedding(place, scale[0])[None]
-        anchor = query_rows(self.entity, anchors)
-        unit = self.model.phase_unit if isinstance(self.model, RotatE) else 1.0
-        turn = (unit if side == "tail" else -unit) * query_rows(self.relation, relations)
-        of_anchors = self._filters(anchor, "A2" if side == "tail" else "A3", widths)
-        return torch.cat([scale * anchor, scale, of_anchors * turn], -1).to(self._dtype)
+    ) -> list[Tensor]:
+        """Return the queries of crops, ``[B, F]``, as wide as their filters."""
+        with no_autocast(self.entity.device):
+            distinct: Tensor = relations
+            place: Tensor | None = None
+            # Without gradients, the shape of a product would depend on the relations; of several
+            # crops a gather takes longer than the products.
+            if torch.is_grad_enabled() and len(widths) == 1:
+                distinct, place = distinct_relations(relations)
+            scales = self._filters(query_rows(self.relation, distinct), "A1", widths)
+            if place is not None:
+                scales = [nn.functional.embedding(place, scales[0][0])[None]]
+            anchor = query_rows(self.entity, anchors)
+            unit = self.model.phase_unit if isinstance(self.model, RotatE) else 1.0
+            turn = (unit if side == "tail" else -unit) * query_rows(self.relation, relations)
+            of_anchors = self._filters(anchor, "A2" if side == "tail" else "A3", widths)
+            queries: list[Tensor] = []
+            for scale, of_anchor in zip(scales, of_anchors, strict=True):
+                width = of_anchor.shape[2] // (turn.shape[1] // self.dim)
+                rows, angle = (between(it, self.dim, 0, width) for it in (anchor, turn))
+                made = torch.cat([scale * rows, scale, of_anchor * angle], -1)
+                queries += made.to(self._dtype).unbind()
+        return queries
 
-    def _filters(self, rows: Tensor, name: str, widths: list[int]) -> Tensor:
-        """Return the filters of crops by a matrix, ``[C, M, *]``, 0 beyond a crop."""
+    def _filters(self, rows: Tensor, name: str, widths: list[int]) -> list[Tensor]:
+        """Return the filters of crops by a matrix, each ``[1, M, *]``; on a GPU ``[C, M, *]``."""
         matrix: Tensor = getattr(self, name)
         if ops.serves_filters(rows, matrix):
-            return ops.filters(rows, matrix, widths, self.dim)
-        return filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
+            return [ops.filters(rows, matrix, widths, self.dim)]
+        filters = filters_of(rows, matrix.to(rows.dtype), widths, self.dim)
+        if self._cuts:
+            return [it[None] for it in filters]
+        whole = [self._widened(it, width) for it, width in zip(filters, widths, strict=True)]
+        return [torch.stack(whole)]
+
+    @property
+    def _cuts(self) -> bool:
+        """Return whether a crop's operands are cut: kernels of a GPU make them of full width."""
+        return not offers(self.entity.device, "filters")
+
+    def _widened(self, rows: Tensor, width: int) -> Tensor:
+        """Return cut rows with zeros beyond the crop."""
+        if width == self.dim:
+            return rows
+        planes = rows.unflatten(1, (-1, width))
+        return nn.functional.pad(planes, (0, self.dim - width)).flatten(1)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Return entities with a factor ``[N, dims]``, of tails ``N(t A3) + 1``."""
-        width = self._checked(dims)
-        (whole,) = self.candidates_of(side, [width])
-        assert whole.factor is not None
-        return replace(whole, factor=whole.factor[:, :width])
+        rows, name, width = self._to_filter(side, dims)
+        if rows is None:
+            return Candidates(self.entity, None, self._factor(name, width))
+        with no_autocast(rows.device):
+            (factor,) = self._filters(rows, name, [width])
+        return Candidates(self.entity, None, factor[0, :, :width])
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
-        """Return the candidates of several crops; with gradients, by one pass over the rows."""
+        """Return the candidates of several crops, made at once, for :meth:`queries_of`."""
+        widths = sorted(set(map(self._checked, dims)))
+        rows, name, _ = self._to_filter(side, None)
+        if rows is None:
+            ends = [width if self._cuts else self.dim for width in widths]
+            cut = [between(self.entity, self.dim, 0, end) for end in ends]
+            made = list(zip(cut, [self._factor(name, width) for width in widths], strict=True))
+        else:
+            matrix: Tensor = getattr(self, name).to(rows.dtype)
+            with no_autocast(rows.device):
+                if self._cuts:
+                    made = crops_with_filters(rows, matrix, widths, self.dim)
+                else:
+                    (factors,) = self._filters(rows, name, widths)
+                    made = [(self.entity, it) for it in factors.unbind()]
+        crops = [Candidates(table, None, factor) for table, factor in made]
+        return [crops[widths.index(dim)] for dim in dims]
+
+    def _to_filter(self, side: Side, dims: int | None) -> tuple[Tensor | None, str, int]:
+        """Return entities in the precision of filters, None without gradients; matrix and width."""
         self._check_side(side)
-        name, widths = "A3" if side == "tail" else "A2", sorted(set(map(self._checked, dims)))
-        with no_autocast(self.entity.device):
-            inputs = self.entity, getattr(self, name)
-            if torch.is_grad_enabled() and any(it.requires_grad for it in inputs):
-                rows = self.entity if self._dtype == torch.float64 else self.entity.float()
-                factors: Sequence[Tensor] = self._filters(rows, name, widths).unbind()
-            else:
-                factors = [self._factor(name, width) for width in widths]
-        return [Candidates(self.entity, None, factors[widths.index(dim)]) for dim in dims]
+        name, width = "A3" if side == "tail" else "A2", self._checked(dims)
+        if not torch.is_grad_enabled() or not (
+            self.entity.requires_grad or getattr(self, name).requires_grad
+        ):
+            return None, name, width
+        return self.entity if self._dtype == torch.float64 else self.entity.float(), name, width
 
     @torch.no_grad()
     def _factor(self, name: str, width: int) -> Tensor:
@@ -180,7 +223,7 @@ class RSCF(Wrapper):
             if count < step:
                 rows = nn.functional.pad(rows, (0, 0, 0, step - count))
             with torch.no_grad():  # in another thread
-                factor[here] = filters_of(rows, matrix, [width], width)[0, :count]
+                factor[here] = filters_of(rows, matrix, [width], width)[0][:count]
 
         run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return factor

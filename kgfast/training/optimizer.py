@@ -1,6 +1,5 @@
 """The optimizer of a run, and the gradients that it takes."""
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import ops
-from kgfast.kernels.spares import Spares
+from kgfast.kernels.spares import Constants
 from kgfast.models.base import Model
 from kgfast.ops.row_gradients import Part, RowGradients, add_to, merge, numbers_of, part_of
 from kgfast.processes.assignment import ALONE, Assignment
@@ -60,7 +59,7 @@ class Optimizer:
         if device.type != "cpu":  # a graph of a step reads the rate there
             rate = torch.full((), self.lr, dtype=torch.float32, device=device)
             self._optimizer.param_groups[0]["lr"] = rate
-        self.spares = Spares()  # memory of the last gradient of the table
+        self.constants = Constants()  # of a step
 
     def collect(self) -> None:
         """Take the gradients that a backward left.
@@ -111,11 +110,7 @@ class Optimizer:
             factor = self._clips_to / (nn.utils.get_total_norm(gradients) + 1e-6)
             torch._foreach_mul_(gradients, factor.clamp_(max=1.0))
         self._optimizer.step()
-        gradient = self._entity.grad
         self.drop()
-        # Two references: no other object holds the gradient.
-        if gradient is not None and not gradient.is_sparse and sys.getrefcount(gradient) <= 2:
-            self.spares.give(gradient)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint, by ``<parameter>.<name>``.

@@ -27,7 +27,7 @@ from kgfast.graph import as_triples_tensor
 from kgfast.graph.named import relation_names
 from kgfast.kernels.checks import OutOfRangeError, Values, without_values
 from kgfast.kernels.cpu import threads
-from kgfast.kernels.spares import constant
+from kgfast.kernels.spares import constant, freed_memory_kept, give_back
 from kgfast.locks import locked
 from kgfast.models import Model
 from kgfast.ops import backend_for
@@ -206,11 +206,12 @@ class Trainer:
     def opened(self, resume: bool = False) -> Iterator[None]:
         """Begin the run for a caller that makes the steps; errors are those of :meth:`fit`.
 
-        While the run is open, the folder is locked and torch has the config's number of threads.
+        While the run is open, the folder is locked, torch has the config's number of threads, and
+        memory that was freed stays with the process.
         """
         lock = locked(self.folder.path) if self.folder and self.assignment.leads else nullcontext()
         before = torch.get_num_threads()
-        with self.assignment.telling(), lock:
+        with self.assignment.telling(), lock, freed_memory_kept():
             torch.set_num_threads(self.config.threads or before)
             try:
                 self.begin(resume)
@@ -376,7 +377,7 @@ class Trainer:
         start, cpu, state = time.perf_counter(), time.process_time(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
         checks = without_values(self._values) if self._is_deferred else nullcontext()
-        with cores, checks, self._optimizer.spares.in_use(), self._divergence("the loss"):
+        with cores, checks, self._optimizer.constants.in_use(), self._divergence("the loss"):
             batch = self._batch(state.step)
             sched, lr = self.config.sched, self.config.optim.lr
             self._optimizer.set_rate(sched.rate(lr, state.step, self.steps))
@@ -506,7 +507,7 @@ class Trainer:
         if not len(self.dataset.split(split)):
             return {}, {}
         self.read_losses()
-        self._optimizer.spares.clear()  # frees memory for the evaluation
+        give_back()  # memory for the evaluation
         start = time.perf_counter()
         with self._divergence(f"ranks of {split}"):
             ranks = self.evaluate(split)

@@ -186,7 +186,7 @@ def traces(sections: Mapping[str, Any]) -> list[tuple[object, object]]:
         optimizer, batches = run._optimizer, [there for _, there in run._ahead._placed.values()]
         states = [*optimizer._optimizer.state.values()]
         holders = [run.model.state_dict(), run._loss_sum, batches, states]
-        holders += [optimizer._optimizer.param_groups[0]["lr"], optimizer.spares._constants]
+        holders += [optimizer._optimizer.param_groups[0]["lr"], optimizer.constants._made]
         held = {key_of(leaf) for leaf in tree_leaves(holders) if has_storage(leaf)}
         assert run._graphs.kept <= held
         return [tuple(of_kind[1:3]) for of_kind in run._graphs.traces.values() if len(of_kind) > 2]

@@ -222,24 +222,6 @@ def all_entities(mode="1vsall", **sections):
     return {"model": model, "train": {"mode": mode, "steps": 6}, "loss": {"name": name}} | sections
 
 
-@pytest.mark.parametrize("mode", ["1vsall", "kvsall"])
-def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
-    trainer = trainer_of(**all_entities(mode))
-    places = []
-    trainer.model.entity.register_post_accumulate_grad_hook(
-        lambda table: places.append(table.grad.untyped_storage().data_ptr())
-    )
-    with trainer.opened():
-        for _ in range(4):
-            # Tensors made in between: none may have that place by chance.
-            between = [torch.empty_like(trainer.model.entity) for _ in range(4)]
-            trainer.make_step()
-        assert len(set(places)) == 1, "a step took memory of its own"
-        trainer.evaluated("valid")
-        assert trainer._optimizer.spares.take(trainer.model.entity) is None
-        del between
-
-
 @pytest.mark.parametrize(
     "optim",
     [
