@@ -46,7 +46,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise ValueError(f"{path} is there already: name another folder")
-    place = Path(os.path.abspath(path))
+    place = Path(os.path.realpath(path))
     scratch = place.with_name(f".{place.name}-{os.getpid()}")
     try:
         scratch.mkdir(parents=True)

@@ -15,7 +15,7 @@ import kgfast
 from kgfast.cli import main
 from kgfast.training import Config, RunFolder, checkpoint
 from support.commands import error_of, run
-from support.small_runs import write_ring
+from support.small_runs import ring_triples, write_ring
 
 STEPS = 6
 
@@ -196,6 +196,14 @@ class TestSeeds:
         assert "add --seeds" in error_of("train", "--run", seeded[0], "--resume")
         one = ("train", "--config", config, "--run", seeded[0])
         assert "holds runs of --seeds" in error_of(*one)
+
+    def test_without_test_triples_there_is_no_table(self, config, tmp_path):
+        splits = {split: ring_triples()[split] for split in ("train", "valid")}
+        write_ring(tmp_path / "untested", splits=splits, layout="plain")
+        dataset = ("--set", "dataset.name=untested", "--set", f"dataset.root={tmp_path}")
+        result = run("train", "--config", config, "--run", tmp_path / "it", "--seeds", 2, *dataset)
+        assert "test triples, filtered" not in result.stdout
+        assert not (tmp_path / "it" / "seeds.json").exists()
 
     def test_runs_are_evaluated_together(self, seeded, trained, tmp_path):
         folder, one = seeded[0], trained[0]

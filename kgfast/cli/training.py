@@ -85,7 +85,7 @@ def train(
         tested[path_of_run.name] = result.test
         if trainer.assignment.leads:
             say(f"{escaped(str(path_of_run))}: {result!r}")
-    if seeds is not None and trainer.assignment.leads:
+    if seeds is not None and result.test and trainer.assignment.leads:
         rows = with_spread(tested)
         text = json.dumps(rows, indent=2) + "\n"
         write_whole(path / "seeds.json", lambda fresh: fresh.write_text(text))

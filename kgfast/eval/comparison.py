@@ -11,6 +11,8 @@ from torch import Tensor
 from kgfast.eval.intervals import check_bootstrap, draws, means_of, percentiles, shares_of
 from kgfast.eval.metrics import HITS, cell, metric_named, metrics_with
 from kgfast.eval.ranks import Ranks, RankType
+from kgfast.graph import Vocabulary
+from kgfast.graph.named import relation_names
 from kgfast.text import escaped, text_table
 
 
@@ -93,7 +95,8 @@ def compare(
     ----------
     a, b : Ranks, or sequence of Ranks
         Ranks of the same triples in the same order, on the same sides, among equally many
-        candidates; or two or more of such ranks each.
+        candidates; or two or more of such ranks each. Triples are compared by names if all ranks
+        have them, else by ids.
     rank_type : {"optimistic", "realistic", "pessimistic"}
     confidence : float
         Confidence of the intervals.
@@ -211,8 +214,10 @@ def _check_same(a: Any, b: Any) -> None:
         raise ValueError(f"a has the sides {', '.join(a.sides)}, b {', '.join(b.sides)}")
     if len(a) != len(b):
         raise ValueError(f"a has {len(a):,} triples, b {len(b):,}: rank the same ones with both")
-    for what, name in (("triple", "triples"), ("number of candidates", "num_candidates")):
-        one, other = (getattr(ranks, name).cpu() for ranks in (a, b))
+    for what, one, other in (
+        ("triple", a.triples.cpu(), _by_ids_of(a, b)),
+        ("number of candidates", a.num_candidates.cpu(), b.num_candidates.cpu()),
+    ):
         differs = (one != other).any(1).nonzero()
         if len(differs):
             row = int(differs[0])
@@ -220,6 +225,26 @@ def _check_same(a: Any, b: Any) -> None:
                 f"row {row}: the {what} is {one[row].tolist()} in a, {other[row].tolist()} in b: "
                 "rank the same triples in the same order, with the same known= and candidate_ids="
             )
+
+
+def _by_ids_of(a: Ranks, b: Ranks) -> Tensor:
+    """Return the triples of b by the ids of a, where both have names; -1 for a name a lacks."""
+    columns = list(b.triples.cpu().T)
+    names = [_names_of_columns(ranks) for ranks in (a, b)]
+    for i, (column, one, other) in enumerate(zip(columns, *names, strict=False)):
+        if one is not None and other is not None and one != other:
+            id_of = {name: place for place, name in enumerate(one)}
+            ids = [id_of.get(name, -1) for name in other.names_of(column)]
+            columns[i] = torch.tensor(ids, dtype=torch.int64, device="cpu")
+    return torch.stack(columns, 1)
+
+
+def _names_of_columns(ranks: Ranks) -> tuple[Vocabulary | None, ...]:
+    entities, relations = ranks._vocabularies
+    if ranks.triples.shape[1] == 3:
+        return entities, relations, entities
+    relations, times = relation_names(relations)
+    return entities, relations, entities, times
 
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:

@@ -1,7 +1,7 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,19 @@ class ConvE(Model):
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         self._check_side(side)
         return Candidates(self.entity, self.bias)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Serve ``half()`` and the like; with tables in half precision the network is float32."""
+        tables = self.entity, self.relation
+
+        def convert(tensor: Tensor) -> Tensor:
+            made: Tensor = fn(tensor)
+            is_half = made.dtype in (torch.float16, torch.bfloat16)
+            if not is_half or any(tensor is it or tensor is it.grad for it in tables):
+                return made
+            return tensor.to(made.device, torch.float32)
+
+        return super()._apply(convert, recurse)
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         if dims is not None:

@@ -202,8 +202,8 @@ def load_run(
     config = run.read_config()
     if as_table:
         raise ValueError(
-            f"as_table: {folder} is a run, with tables in memory: kgfast export --to safetensors "
-            "makes a folder of tables"
+            f"{folder} is a run, which is read whole: kgfast export --to safetensors makes a "
+            "folder of tables"
         )
     if checkpoint not in ("best", "last"):
         raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")

@@ -8,8 +8,8 @@ import pytest
 from kgfast.datasets import load
 from support.paths import DATA
 
-PLAIN = {"train.txt": "ann\tknows\tbob\nbob\tknows\teve\n", "valid.txt": "eve\tknows\tann\n"}
-PLAIN |= {"test.txt": "ann\tknows\teve\n"}
+HELD_OUT = {"valid.txt": "eve\tknows\tann\n", "test.txt": "ann\tknows\teve\n"}
+PLAIN = {"train.txt": "ann\tknows\tbob\nbob\tknows\teve\n"} | HELD_OUT
 
 
 def warnings_of(folder, files=None):
@@ -28,6 +28,14 @@ MISTAKES = {
     "header": (
         PLAIN | {"train.txt": f"Head\tRelation\tTail\n{PLAIN['train.txt']}"},
         ["train.txt:1: ('Head', 'Relation', 'Tail') names the columns (1 of 3 triples of train)"],
+    ),
+    "words": (
+        {"train.txt": "from\tlink\tto\n" + "".join(f"a{i}\tknows\teve\n" for i in range(10))}
+        | HELD_OUT,
+        [
+            "train.txt:1: ('from', 'link', 'to') may name the columns: no other triple has these "
+            "names (1 of 11 triples of train)"
+        ],
     ),
     "repeats": (
         PLAIN | {"train.txt": PLAIN["train.txt"] + "\n" + PLAIN["train.txt"]},

@@ -66,6 +66,19 @@ def test_the_seed_alone_decides(monkeypatch):
     assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300, seed=1) != first
 
 
+def test_triples_are_compared_by_names():
+    names = [f"e{i}" for i in range(180)]
+    old, new, lacking = map(kgfast.Vocabulary, (names, names[::-1], ["new", *names[-2::-1]]))
+    ids = torch.arange(180).view(-1, 3)
+    one = kgfast.Triples(ids, entities=old, relations=old)
+    mixed = kgfast.Triples(179 - ids, entities=new, relations=new)
+    found = kgfast.compare(ranks_of(A, triples=one), ranks_of(B, triples=mixed), samples=50)
+    assert found == kgfast.compare(ranks_of(A), ranks_of(B), samples=50)
+    other = kgfast.Triples(179 - ids, entities=lacking, relations=new)
+    with pytest.raises(ValueError, match=r"row 59: the triple is .*179\] in a, .*-1\] in b"):
+        kgfast.compare(ranks_of(A, triples=one), ranks_of(B, triples=other), samples=50)
+
+
 OTHER = torch.arange(180).view(-1, 3).clone()
 OTHER[7] = torch.tensor([1, 2, 3])
 

@@ -417,7 +417,7 @@ WIDE = [
                    marks=[SLOW] if dtype == torch.float64 or score == "l2" else [])
       for score in ("dot", "l2", "rotate") for dtype in (torch.float32, torch.float64)),
     *(pytest.param(score, dtype, (100, 2_500, 4_096, 5_000),
-                   marks=[SLOW] if score == "rotate" else [])
+                   marks=[SLOW] if dtype == torch.float64 or score == "rotate" else [])
       for score in ("dot", "l2", "rotate") for dtype in (torch.float32, torch.float64)),
     *(pytest.param(score, torch.float32, (2_900, 3_000), marks=SLOW)
       for score in ("rscf_rotate", "rscf_l2")),

@@ -151,6 +151,17 @@ def conve(**options):
     return model
 
 
+@torch.no_grad()
+def test_a_network_with_tables_in_half_precision_is_float32():
+    model = conve().eval().float()
+    expected = model.queries(torch.arange(2), torch.arange(2), "head")
+    found = model.half().queries(torch.arange(2), torch.arange(2), "head")
+    assert model.entity.dtype == torch.float16
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, expected, rtol=1e-2, atol=1e-2)
+    assert rank(model, [(0, 0, 1)]).greater.shape == (1, 2)
+
+
 def normalised(values, norm, channel):
     scale = norm.weight[channel] / (norm.running_var[channel] + norm.eps).sqrt()
     return (values - norm.running_mean[channel]) * scale + norm.bias[channel]

@@ -180,7 +180,10 @@ def test_a_folder_that_is_occupied_stays(plain, folder, tmp_path):
     assert {it: it.read_bytes() for it in folder.rglob("*") if it.is_file()} == before
     (tmp_path / "empty").mkdir()
     kgfast.save(plain, tmp_path / "empty")
-    assert sorted(it.name for it in tmp_path.iterdir()) == ["empty", "it"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("other", target_is_directory=True)
+    kgfast.save(plain, tmp_path / "link")
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["empty", "it", "link", "other"]
 
 
 class TestDamaged:
@@ -230,7 +233,7 @@ class TestDamaged:
 def test_a_run_is_no_table(tmp_path):
     write_ring(tmp_path / "ring")
     ring_trainer(tmp_path, tmp_path / "run").fit()
-    with pytest.raises(ValueError, match=r"as_table: .*run is a run"):
+    with pytest.raises(ValueError, match=r"run is a run, which is read whole"):
         kgfast.load_run(tmp_path / "run", as_table=True)
 
 
