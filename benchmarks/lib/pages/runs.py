@@ -68,6 +68,7 @@ def _lines(run: Row) -> Iterator[Row]:
 def _label(run: Row) -> str:
     is_bf16 = run["values"].get("loss", {}).get("precision") == "bf16"
     name = f"[{name_of(run['config'])}](../../{run['config']})" + " (bf16)" * is_bf16
+    name += ", steps cut" * ("train.steps=" in run["command"])
     if seeds := run.get("seeds"):
         mrr = [each["mrr"] for each in seeds.values()]
         name += f", mean of {len(seeds)} seeds, MRR {min(mrr):.4f} to {max(mrr):.4f}"
@@ -104,8 +105,8 @@ def _sources(runs: Rows) -> str:
     return (
         "Test set, filtered, realistic ranks, both sides; of sub-models the narrowest and the "
         "widest. Training time is without evaluations. Most runs shared their cores with other "
-        "programs, so minutes say little. *(bf16)*: the losses of the run multiplied bf16 numbers, "
-        "where the same config now multiplies float32 on a CPU. Each run's file in "
+        "programs, so times say little. *(bf16)*: losses of the run multiplied bf16 numbers, now "
+        "float32 on a CPU. Each run's file in "
         "`benchmarks/results/runs/` holds its command, values, curve, machine (1 or 2 threads of "
         f"{' or '.join(machines)}), versions and notes."
     )
