@@ -17,6 +17,7 @@ import torch
 
 from kgfast import MED, RSCF
 from kgfast.datasets import Dataset
+from kgfast.kernels.spares import freed_memory_kept
 from kgfast.models.base import Candidates, Side
 from kgfast.training import Config, Trainer
 from lib.bare_run import TrainerSteps
@@ -66,10 +67,8 @@ def run_of(
     )
     trainer = Trainer(config, dataset=graph, progress=False)
     if way == "a pass each":
-        if model == "rotate":
-            trainer.model.__class__ = Apart
-        else:
-            trainer.model.model.__class__ = FiltersApart
+        changed = trainer.model if model == "rotate" else trainer.model.model
+        changed.__class__ = Apart if model == "rotate" else FiltersApart
     return TrainerSteps(trainer)
 
 
@@ -78,7 +77,7 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     graph = graph_of(options)
     for model, kind in CASES:
         sizes = (QUICK if options.quick else NEGATIVES)[kind]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), freed_memory_kept():  # as a run does
             runs = {way: run_of(way, model, kind, graph, options.dims, sizes) for way in WAYS}
             contenders = {way: partial(run.steps, STEPS) for way, run in runs.items()}
             for run in runs.values():
