@@ -12,7 +12,7 @@ from kgfast.datasets.lines import TRIPLE_COLUMNS, Files
 from kgfast.graph import Vocabulary
 from kgfast.text import shown
 
-_SURE = 10  # other triples from which on a first line of new names may be a header
+_SURE = 10  # least other triples for a warning of a first line whose names they lack
 
 
 def mistakes(

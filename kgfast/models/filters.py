@@ -53,7 +53,8 @@ def crops_with_filters(
 
 
 def _apply(*inputs: Any) -> tuple[Tensor, ...]:
-    return cast(tuple[Tensor, ...], _FilterFunction.apply(*inputs))  # type: ignore[no-untyped-call]
+    apply: Any = _FilterFunction.apply
+    return cast(tuple[Tensor, ...], apply(*inputs))
 
 
 class _FilterFunction(torch.autograd.Function):
